@@ -31,6 +31,7 @@ from typing import Any
 from bench.figures import percentiles
 from bench.isolated import SPAWN, Phase, end_with_parent, measured
 from bench.load import Schedule
+from bench.local_server import free_port
 from bench.neighbours import ratios, row_latencies, rows_shown, send_rows
 from bench.node import Node
 from bench.setup import DATABASE
@@ -281,18 +282,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = []
     for attacks in ([], *runs):
         line = measured(
-            under, None, attacks=attacks, schedule=schedule, seconds=options.seconds, http_port=_free_port())
+            under, None, attacks=attacks, schedule=schedule, seconds=options.seconds, http_port=free_port())
         found.append(line["latency_from_schedule_ms"])
         print(json.dumps({"version": __version__, **line}), flush=True)
     quiet, *others = found
     print(json.dumps({"measure": "attacks", "version": __version__, "ratios": {
         " ".join(attacks): ratios(quiet, latency) for attacks, latency in zip(runs, others, strict=True)}}), flush=True)
     return 0
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 if __name__ == "__main__":

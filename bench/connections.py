@@ -38,16 +38,15 @@ import penstock
 from bench.attacks import hold
 from bench.figures import percentiles
 from bench.isolated import SPAWN, end_with_parent
+from bench.local_server import BASIC, PASSWORD, USER, free_port
 from bench.processes import ask as ask_process
 from bench.processes import tree
 from bench.request_clients import HttpClient
 from penstock import __version__
 
-_USER, _PASSWORD = "ada", "correct horse"
 _FIRST_MS = 1_700_000_000_000
 _QUERY_EVERY = 20
 _HALF_OPEN, _LOGINS_AT_ONCE, _SAMPLES, _LAST = 150, 20, 10, 19
-_BASIC = base64.b64encode(f"{_USER}:{_PASSWORD}".encode()).decode()
 _WRONG = base64.b64encode(b"eve:guess").decode()
 
 Ask = Callable[[str], Awaitable[int]]
@@ -60,7 +59,7 @@ Ask = Callable[[str], Awaitable[int]]
 @asynccontextmanager
 async def _by_rest(port: int) -> AsyncIterator[Ask]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {_BASIC}\r\n"
+    head = f"POST /sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {BASIC}\r\n"
 
     async def ask(text: str) -> int:
         client = HttpClient(head, iter([text]))
@@ -96,7 +95,7 @@ def _document(said: bytes) -> bytes:
 @asynccontextmanager
 async def _by_postgres(port: int) -> AsyncIterator[Ask]:
     async with await psycopg.AsyncConnection.connect(
-            host="127.0.0.1", port=port, user=_USER, password=_PASSWORD, autocommit=True) as connection:
+            host="127.0.0.1", port=port, user=USER, password=PASSWORD, autocommit=True) as connection:
         async def ask(text: str) -> int:
             cursor = await connection.execute(text.encode())
             if cursor.description is None:
@@ -126,7 +125,7 @@ async def _by_web_socket(port: int) -> AsyncIterator[Ask]:
             assert isinstance(block, bytes)
             return int.from_bytes(block[-9:-1], "little")  # one BIGINT, and a byte that ends the block
 
-        await call("conn", user=_USER, password=_PASSWORD)
+        await call("conn", user=USER, password=PASSWORD)
         yield ask
 
 
@@ -207,7 +206,7 @@ def _first_bytes(protocol: str) -> tuple[bytes, Sequence[bytes]]:
     """Returns half of a beginning, and messages that say that they are huge."""
     if protocol == "postgres":
         return b"\0", (b"\x7f\xff\xff\xff\0\3\0\0", b"\0\0\0\x09\0\3\0\0\0" + b"Q\x7f\xff\xff\xff")
-    post = b"POST /sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic " + _BASIC.encode()
+    post = b"POST /sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic " + BASIC.encode()
     upgrade = (b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
                b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
     if protocol == "rest":
@@ -283,7 +282,7 @@ class _Server:
     """`penstock serve` in a process of its own."""
 
     def __init__(self, data: Path) -> None:
-        self.ports = {"rest": _free_port(), "postgres": _free_port(), "websocket": _free_port()}
+        self.ports = {"rest": free_port(), "postgres": free_port(), "websocket": free_port()}
         settings = {"timezone": "UTC", "flightPort": 0, "httpPort": self.ports["rest"],
                     "postgresPort": self.ports["postgres"], "taosAdapterPort": self.ports["websocket"]}
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -333,7 +332,7 @@ def measure(protocol: str, connections: int, rate: float, seconds: float, *, att
         server = _Server(Path(folder) / "data")
         try:
             with penstock.connect(host=server.socket) as owner:
-                owner.execute(f"CREATE USER {_USER} PASS '{_PASSWORD}' ROLE admin")
+                owner.execute(f"CREATE USER {USER} PASS '{PASSWORD}' ROLE admin")
                 owner.execute("CREATE DATABASE bench VGROUPS 1 KEEP 36500d")
                 owner.execute("CREATE STABLE bench.m (ts TIMESTAMP, v BIGINT) TAGS (g INT)")
                 owner.execute("CREATE TABLE " + " ".join(
@@ -352,11 +351,6 @@ def measure(protocol: str, connections: int, rate: float, seconds: float, *, att
             "rows_missing": work.inserted - rows, "latency_ms": percentiles(np.array(work.latencies)),
             "memory_mib": {"server": [server for server, _ in samples], "queries": [queries for _, queries in samples]},
             "attackers": got}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -97,11 +97,11 @@ class Sender(Protocol):
 class KafkaSender:
     """Sends with a key, compressed: simulated brokers keep no more than 5 MiB of a partition."""
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, servers: str) -> None:
         from confluent_kafka import Producer
 
         self._producer = Producer({
-            "bootstrap.servers": kafka.servers, "compression.type": "zstd", "linger.ms": 5, "enable.idempotence": True,
+            "bootstrap.servers": servers, "compression.type": "zstd", "linger.ms": 5, "enable.idempotence": True,
             "queue.buffering.max.messages": 100_000, "batch.size": 500_000})
 
     def send(self, topic: str, key: str, text: str) -> None:
@@ -124,15 +124,15 @@ class KafkaSender:
 class MqttSender:
     """Sends with QoS 1."""
 
-    def __init__(self, broker: Mosquitto) -> None:
+    def __init__(self, port: int, username: str, password: str) -> None:
         from paho.mqtt import client as mqtt
 
         self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
-        self._client.username_pw_set(broker.username, broker.password)
+        self._client.username_pw_set(username, password)
         self._room = threading.BoundedSemaphore(_UNDER_WAY)
         self._client.on_publish = lambda *_: self._room.release()
         self._client.max_inflight_messages_set(_UNDER_WAY)
-        self._client.connect("127.0.0.1", broker.port)
+        self._client.connect("127.0.0.1", port)
         self._client.loop_start()
 
     def send(self, topic: str, key: str, text: str) -> None:
@@ -305,11 +305,11 @@ class Run:
         if isinstance(broker, Kafka):
             for topic in ("meters", "weather"):
                 broker.create_topic(topic, _PARTITIONS)
-            self._sender: Sender = KafkaSender(broker)
+            self._sender: Sender = KafkaSender(broker.servers)
             connection = f"CREATE CONNECTION broker TYPE kafka WITH (servers='{broker.servers}')"
         else:
             more = ", QOS 1"
-            self._sender = MqttSender(broker)
+            self._sender = MqttSender(broker.port, broker.username, broker.password)
             connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
                           f"username='{broker.username}', password='env:BROKER')")
         stack.callback(self._sender.close)

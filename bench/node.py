@@ -110,12 +110,13 @@ def _note_results(note: Callable[[ResultWrite], None]) -> None:
 class Node:
     """An engine in this process. `execute`, `insert`; a context manager."""
 
-    def __init__(self, directory: Path, config: Mapping[str, Any] | None = None, *, keep: bool = False) -> None:
-        """`keep`: the rows of results are kept for `results.visible`."""
+    def __init__(self, directory: Path, config: Mapping[str, Any] | None = None, *, keep: bool = False,
+                 engine: Engine | None = None) -> None:
+        """`keep`: the rows of results are kept for `results.visible`. `engine`: the directory's, if it is open."""
         self.results = ResultLog(keep)
         self.session = SessionState("UTC")
         _note_results(self.results.note)
-        self.engine = Engine(directory, load_config({**CONFIG, **(config or {})}, environment={}))
+        self.engine = engine or Engine(directory, load_config({**CONFIG, **(config or {})}, environment={}))
 
     def execute(self, text: str) -> Result:
         return self.engine.execute(text, self.session)

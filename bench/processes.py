@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +28,24 @@ def cpu_seconds(pid: int | None = None) -> float:
         if times is not None:
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def cpu_of_each(apart: Collection[int] = ()) -> dict[int, float]:
+    """Returns the seconds of processors (user and system) that this process and each of its descendants has taken, by
+    process id; without the processes `apart` and theirs.
+    """
+    outside = {process.pid for pid in apart for process in tree(psutil.Process(pid))}
+    found = {process.pid: ask(process.cpu_times) for process in tree(psutil.Process()) if process.pid not in outside}
+    taken = {pid: times.user + times.system for pid, times in found.items() if times is not None}
+    return {**taken, os.getpid(): time.process_time()}  # which is finer than the system's hundredths of a second
+
+
+def cpu_since(before: Mapping[int, float], now: Mapping[int, float]) -> float:
+    """Returns what the processes that there are now have taken since `before`, both of `cpu_of_each`.
+
+    Spark's workers end without a parent that counts what they took: in a sum such an end looks like less than nothing.
+    """
+    return sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in now.items())
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:

@@ -1,24 +1,21 @@
-"""Clients that send one request after the other over connections of their own: one thread, bare sockets, in a process
-of their own, so that what they cost is neither much nor the server's.
+"""Clients that send one request after the other over connections of their own: one thread and bare sockets, so that
+they cost little.
 """
 
 from __future__ import annotations
 
-import json
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 _PIECE = 1 << 16
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
-_FRAME_HEADER = 9
+_FRAME_HEADER, _FRAME_MAX = 9, 16_384
 
 
 class Client(Protocol):
@@ -34,7 +31,7 @@ class Client(Protocol):
         """Returns whether the answer is complete, and what must be sent for it. Raises ValueError if it is wrong."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class HttpClient:
     """Sends bodies by POST, each over the same connection."""
 
@@ -70,7 +67,7 @@ class HttpClient:
         return complete, b""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class GrpcClient:
     """Makes calls of one method; a call is one or more messages, and is over with the end of its stream."""
 
@@ -91,8 +88,11 @@ class GrpcClient:
         self._stream += 2
         fields = b"".join(b"\x00" + _text(name) + _text(value) for name, value in self.headers)
         data = b"".join(b"\x00" + len(message).to_bytes(4, "big") + message for message in call)
-        return (_frame(_HEADERS, _END_HEADERS, self._stream, fields)
-                + _frame(_DATA, _END_STREAM, self._stream, data))
+        last = (len(data) - 1) // _FRAME_MAX * _FRAME_MAX
+        return b"".join([
+            _frame(_HEADERS, _END_HEADERS, self._stream, fields),
+            *(_frame(_DATA, 0, self._stream, data[at:at + _FRAME_MAX]) for at in range(0, last, _FRAME_MAX)),
+            _frame(_DATA, _END_STREAM, self._stream, data[last:])])
 
     def received(self, data: bytes) -> tuple[bool, bytes]:
         self._pending += data
@@ -127,13 +127,15 @@ def _text(text: str) -> bytes:
     return bytes((0x7F, len(data) - 0x7F)) + data  # up to 254
 
 
-def drive(port: int, clients: Sequence[Client]) -> int:
-    """Sends all requests of all clients, each waiting for its answer, and returns how many."""
-    count = 0
+def drive(port: int, clients: Sequence[Client]) -> list[float]:
+    """Sends all requests of all clients, each waiting for its answer, and returns the µs that each request took."""
+    taken: list[float] = []
+    sent: dict[Client, float] = {}
     with selectors.DefaultSelector() as selector:
         for client in clients:
             connection = socket.create_connection(("127.0.0.1", port))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sent[client] = time.perf_counter()
             connection.sendall(client.begin() + (client.request() or b""))
             selector.register(connection, selectors.EVENT_READ, client)
         while selector.get_map():
@@ -142,10 +144,12 @@ def drive(port: int, clients: Sequence[Client]) -> int:
                 assert isinstance(sock, socket.socket)
                 data = sock.recv(_PIECE)
                 if not data:
-                    raise ConnectionError(f"the server has closed a connection after {count} requests")
+                    raise ConnectionError(f"the server has closed a connection after {len(taken)} requests")
                 complete, answer = client.received(data)
                 if complete:
-                    count += 1
+                    now = time.perf_counter()
+                    taken.append((now - sent[client]) * 1e6)
+                    sent[client] = now
                     following = client.request()
                     if following is None:
                         selector.unregister(sock)
@@ -154,40 +158,4 @@ def drive(port: int, clients: Sequence[Client]) -> int:
                     answer += following
                 if answer:
                     sock.sendall(answer)
-    return count
-
-
-@dataclass(frozen=True, slots=True)
-class Driven:
-    """What requests have taken: all seconds, and those of the clients' processor."""
-
-    requests: int
-    seconds: float
-    client_cpu: float
-
-
-def driven(port: int, clients: Sequence[dict[str, Any]]) -> Driven:
-    """Has a process of its own send all requests of clients, each with the fields of its class as plain values."""
-    order = json.dumps({"port": port, "clients": clients})
-    done = subprocess.run([sys.executable, "-m", "bench.request_clients"], input=order, capture_output=True, text=True,
-                          check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return Driven(**json.loads(done.stdout))
-
-
-def main() -> None:
-    """Does what the order on standard input says, and writes what it has taken."""
-    order = json.load(sys.stdin)
-    clients: list[Client] = [
-        HttpClient(one["head"], iter(one["bodies"])) if "bodies" in one
-        else GrpcClient(one["headers"], ([bytes.fromhex(part) for part in call] for call in one["calls"]))
-        for one in order["clients"]]
-    begun, cpu = time.perf_counter(), time.process_time()
-    count = drive(order["port"], clients)
-    done = Driven(count, time.perf_counter() - begun, time.process_time() - cpu)
-    sys.stdout.write(json.dumps(asdict(done)))
-
-
-if __name__ == "__main__":
-    main()
+    return taken

@@ -265,8 +265,13 @@ def create_streams(execute: Callable[[str], object], streams: int, database: str
                  "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n % 10})" for n in range(_CHILDREN))):
         execute(text)
     for number in range(streams):
-        execute(f"CREATE STREAM {database}_s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, "
-                f"avg(v) a, max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
+        execute(stream_text(database, number))
+
+
+def stream_text(database: str, number: int, options: str = "") -> str:
+    """Returns the statement of a stream that sums up `m`, the current database's, per tag as its rows come."""
+    return (f"CREATE STREAM {database}_s{number} TRIGGER AT_ONCE{options} INTO o{number} AS SELECT _wstart, "
+            f"count(*) c, avg(v) a, max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
 
 
 def _start(node: Node, streams: int) -> None:

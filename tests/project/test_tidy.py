@@ -53,7 +53,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "confluent_kafka": ("tasks/external/connectors/kafka*.py", "bench/external.py"),
     "paho": ("tasks/external/connectors/mqtt*.py", "bench/external.py"),
     "fastavro": ("tasks/external/connectors/avro.py",),
-    "psycopg": ("tasks/external/connectors/postgres.py", "bench/connections.py"),
+    "psycopg": ("tasks/external/connectors/postgres.py", "bench/connections.py", "bench/client_process.py"),
     "httpx": ("tasks/external/connectors/webhook.py",),
     "websockets": ("shell/taos_socket/socket_route.py", "tasks/external/connectors/websocket.py",
                    "bench/connections.py"),

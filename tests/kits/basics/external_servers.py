@@ -99,6 +99,12 @@ class Server:
         """Whether it can be worked with."""
         return listens(self.port)
 
+    @property
+    def pid(self) -> int:
+        """Its process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it and waits until it has ended; one that isn't running is no error."""
         if self._process is not None:
@@ -256,6 +262,7 @@ class Kafka:
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("kafka_child.py")), str(brokers)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.pid = self._process.pid
         self.servers = self._answer()
 
     def create_topic(self, name: str, partitions: int) -> None:
