@@ -243,6 +243,8 @@ class IngestTask(BaseTask):
         problem = None if self._consumer is None else self._consumer.problem()
         if problem is not None and not progressed:
             self._tracker.enter("RETRYING", _text_of(problem))
+        elif self._consumer is not None and not self._consumer.reached():
+            self._tracker.enter("STARTING", f"waits for {self._deployment.connection.name} to answer")
         elif not self._may_read:
             self._tracker.enter("STARTING", "waits for the checkpoint that notes where it begins")
         elif self._handled and not progressed:

@@ -26,6 +26,7 @@ class FakeBroker:
     partitions: int = 1
     topic: str = "t"
     replays: bool = True
+    answers: bool = True
     piece: int = 3
     problem: PenstockError | None = None
     refusal: PenstockError | None = None
@@ -101,7 +102,7 @@ class FakeConsumer:
         return sum(len(self._broker.log.get(number, ())) - place for number, place in self._next.items())
 
     def reached(self) -> bool:
-        return True
+        return self._broker.answers
 
     def problem(self) -> PenstockError | None:
         return self._broker.problem

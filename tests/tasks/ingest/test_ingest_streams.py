@@ -372,6 +372,19 @@ def test_latest_is_settled_before_anything_is_read() -> None:
         assert rows(box, "SELECT v FROM meters ORDER BY v") == [(2,), (3,)]
 
 
+def test_an_ingest_runs_once_its_source_has_answered() -> None:
+    """What is sent before a broker has taken the subscription, it keeps for nobody."""
+    broker = FakeBroker(answers=False)
+    with sandbox(broker) as box:
+        box.execute(CREATE)
+        box.run()
+        assert state(box)[0] == "STARTING"
+        assert state(box)[1].startswith("waits for ")
+        broker.answers = True
+        box.run()
+        assert state(box)[0] == "RUNNING"
+
+
 def test_what_cannot_be_replayed_is_acknowledged_when_it_is_written() -> None:
     """A broker that forgets what is acknowledged is told of each message once it is in the log."""
     broker = FakeBroker(replays=False, piece=2)
