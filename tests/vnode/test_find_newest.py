@@ -1,4 +1,4 @@
-"""The newest version of a key is found in whatever chunk it is; parts are read only for what isn't in memory."""
+"""A key is found in whatever chunk it is; parts are read only for what isn't in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
-from penstock.vnode.store.chunk_reader import find_newest
+from penstock.vnode.store.chunk_reader import find_existing, find_newest
 from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.parts import PartCache
-from penstock.vnode.store.tombstones import Tombstones
+from penstock.vnode.store.tombstones import Tombstone, Tombstones, of_any
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 
@@ -48,6 +48,37 @@ def test_the_newest_version_is_found_in_any_order_of_chunks(
     versions = [int(runs[chunk].version[row]) if exists else None
                 for exists, chunk, row in zip(found.exists, found.chunk, found.row, strict=True)]
     assert versions == [newest.get(key) for key in keys]
+
+
+VERSIONS = st.integers(1, 12)
+STORED = st.lists(st.tuples(st.sampled_from([uid for uid, _ in KEYS] + [2**63 + 5]), st.sampled_from([10, 20]),
+                            st.sampled_from("xy"), VERSIONS, st.integers(0, 3)), max_size=20)
+DELETES = st.lists(st.builds(
+    Tombstone, VERSIONS, st.none() | st.just((2,)), st.sampled_from([0, 10, 15]), st.sampled_from([10, 20])),
+    max_size=3)
+
+
+@given(STORED, DELETES, st.booleans())
+def test_a_key_exists_if_its_newest_version_is_there(
+    stored: list[tuple[int, int, str, int, int]], deletes: list[Tombstone], composite: bool
+) -> None:
+    """Whether rows exist is the same, deletes and second keys included, as where the newest version is looked for."""
+    chunks = []
+    for number in range(4):
+        rows = sorted((uid, ts, version, key) for uid, ts, key, version, chunk in set(stored) if chunk == number)
+        if rows:
+            tuid, ts, version, key = zip(*rows, strict=True)
+            chunks.append(Run.of(pa.record_batch({
+                "_tuid": pa.array(tuid, pa.uint64()), "ts": pa.array(ts, pa.timestamp("ms")), "k": pa.array(key),
+                "_ver": pa.array(version, pa.uint64())}), None))
+    wanted = [(uid, ts, key) for uid in (0, 1, 2, 9, 2**63 + 5) for ts in (5, 10, 20) for key in "xyz"]
+    if not composite:
+        wanted = [one for one in wanted if one[2] == "x"]
+    tuid, ts = np.array([one[0] for one in wanted], np.uint64), np.array([one[1] for one in wanted], np.int64)
+    second = ("k", pa.array([key for _, _, key in wanted])) if composite else (None, None)
+    tombstones = of_any(sorted(deletes, key=lambda delete: delete.version))
+    assert find_existing(chunks, tombstones, tuid, ts, *second).tolist() == find_newest(
+        chunks, tombstones, tuid, ts, *second).exists.tolist()
 
 
 def _rows(values: dict[int, float]) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.sorted_keys import (
     expand,
     find_ranges,
@@ -32,6 +33,26 @@ def test_ranges_hold_exactly_the_wanted_rows(keys: list[tuple[int, int]], wanted
     found = sorted(zip(owner.tolist(), position.tolist(), strict=True))
     assert found == sorted((i, p) for i, (uid, low, high) in enumerate(wanted)
                            for p, (u, t) in enumerate(keys) if u == uid and low <= t <= high)
+
+
+@given(KEYS.filter(bool) | KEYS.filter(bool).map(lambda keys: [(uid % 7, ts) for uid, ts in keys]).map(sorted),
+       st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 2**63 + 5]), st.integers(-6, 6)), max_size=30).map(sorted))
+def test_rows_are_found_by_their_keys(keys: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+    """Of keys that one number each stands for, and of those that are too far apart."""
+    tuid, ts = np.array([k[0] for k in keys], np.uint64), np.array([k[1] for k in keys], np.int64)
+    owner, row = KeySearch(tuid, ts).rows_at(
+        np.array([w[0] for w in wanted], np.uint64), np.array([w[1] for w in wanted], np.int64))
+    assert list(zip(owner.tolist(), row.tolist(), strict=True)) == [
+        (i, p) for i, one in enumerate(wanted) for p, key in enumerate(keys) if key == one]
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 2**63 + 5]), st.integers(-5, 5) | st.just(-2**63),
+                          st.integers(0, 9)), max_size=40))
+def test_rows_are_ordered_by_key_and_version(rows: list[tuple[int, int, int]]) -> None:
+    """Whichever way is taken; equal ones stay as they are."""
+    tuid, ts, version = (np.array([row[i] for row in rows], kind)
+                         for i, kind in enumerate((np.uint64, np.int64, np.uint64)))
+    assert key_order(tuid, ts, None, version).tolist() == sorted(range(len(rows)), key=lambda place: rows[place])
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=20),

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.memtable import VERSION_COLUMN, TimeRange
 from penstock.vnode.store.sorted_keys import (
     I64,
@@ -54,6 +55,7 @@ class Chunk(Protocol):
     def max_version(self) -> int: ...
     def column(self, name: str) -> pa.Array | None: ...
     def order(self, name: str) -> Index: ...
+    def keys(self) -> KeySearch: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +83,9 @@ def find_newest(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts: 
         chunk = chunks[number]
         if chunk.max_version <= surpassed:
             continue
-        owner, row = expand(*find_ranges(chunk.tuid, chunk.ts, tuid, ts, ts))
+        owner, row = _rows_at(chunk, tuid, ts, key_name, key_values)
         if not len(row):
             continue
-        if key_name is not None and key_values is not None:
-            stored = chunk.column(key_name)
-            if stored is None:
-                continue
-            same = pc.equal(stored.take(pa.array(row)), key_values.take(pa.array(owner)))
-            matching = same.to_numpy(zero_copy_only=False)
-            owner, row = owner[matching], row[matching]
         version = chunk.version[row]
         # Several versions of a key: they come in ascending order within a chunk, and the last assignment wins.
         better = version >= newest[owner]
@@ -109,6 +104,42 @@ def find_newest(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts: 
     if tombstones and exists.any():
         exists &= ~tombstones.hidden(tuid, ts, newest)
     return Found(exists, chunk_of, row_of)
+
+
+def find_existing(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts: I64,
+                  key_name: str | None, key_values: pa.Array | None) -> Bools:
+    """Tells which keys exist, as `find_newest` does. Each of them is looked up only until a row of it was found."""
+    missing: Index = np.arange(len(tuid))
+    exists = np.zeros(len(tuid), np.bool_)
+    # The longest ones have most of the keys. Whether it is the newest version that was found doesn't matter: what hides
+    # that hides older ones, too.
+    for chunk in sorted(chunks, key=lambda chunk: chunk.num_rows, reverse=True):
+        owner, row = _rows_at(chunk, tuid, ts, key_name, key_values)
+        if tombstones and len(owner):
+            owner = owner[~tombstones.hidden(tuid[owner], ts[owner], chunk.version[row])]
+        if not len(owner):
+            continue
+        exists[missing[owner]] = True
+        others = (~exists[missing]).nonzero()[0]
+        if not len(others):
+            break
+        missing, tuid, ts = missing[others], tuid[others], ts[others]
+        key_values = None if key_values is None else key_values.take(pa.array(others))
+    return exists
+
+
+def _rows_at(chunk: Chunk, tuid: U64, ts: I64, key_name: str | None, key_values: pa.Array | None
+             ) -> tuple[Index, Index]:
+    """Returns (number of the key, position) of all rows of a chunk that have one of the keys, in the order of both."""
+    owner, row = chunk.keys().rows_at(tuid, ts)
+    if not len(row) or key_name is None or key_values is None:
+        return owner, row
+    stored = chunk.column(key_name)
+    if stored is None:
+        return owner[:0], row[:0]
+    same = pc.equal(stored.take(pa.array(row)), key_values.take(pa.array(owner)))
+    matching = same.to_numpy(zero_copy_only=False)
+    return owner[matching], row[matching]
 
 
 def stored_values(chunks: Sequence[Chunk], found: Found, name: str, type_: pa.DataType) -> pa.Array:

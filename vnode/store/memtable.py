@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.sorted_keys import (
     I64,
     U64,
@@ -25,7 +26,9 @@ from penstock.wal.packed_rows import RowFormat
 
 VERSION_COLUMN = "_ver"
 FAN_IN = 32
-MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are
+MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are, as long as nobody looks rows up in many of them
+LOOKED_UP_FAN_IN = 8
+_LOOKED_UP_LIMITS = tuple(MERGE_BELOW * LOOKED_UP_FAN_IN ** level for level in (1, 2))
 _PACKED_MAX = 4096  # rows that come one by one, or a few at a time, and wait to become a run
 
 TimeRange = tuple[int, int]
@@ -61,6 +64,7 @@ class Run:
     updates: TimeRange | None
     names: dict[str, int] = field(repr=False)
     _orders: dict[str, Index] = field(default_factory=dict, repr=False, compare=False)
+    _keys: list[KeySearch] = field(default_factory=list, repr=False, compare=False)  # at most one
 
     @classmethod
     def of(cls, data: pa.RecordBatch, updates: TimeRange | None, one_version: U64 | None = None) -> Run:
@@ -100,6 +104,12 @@ class Run:
         if name not in self._orders:
             self._orders[name] = order_of(self.data.column(self.names[name]))
         return self._orders[name]
+
+    def keys(self) -> KeySearch:
+        """Returns what finds rows by their keys, made when it is first asked for."""
+        if not self._keys:
+            self._keys.append(KeySearch(self.tuid, self.ts))
+        return self._keys[0]
 
 
 def order_of(numbers: pa.Array) -> Index:
@@ -236,6 +246,29 @@ class Memtable:
             merged = merge(self._runs[-FAN_IN:])
             self._runs[-FAN_IN:] = [merged]
             self._small = 1 if merged.num_rows < MERGE_BELOW else 0
+
+    def runs_between(self, first_ts: int, last_ts: int) -> list[Run]:
+        """Returns the runs that may have rows between two times, for somebody who looks into each of them.
+
+        Where these are many, some runs are merged before: so their number grows with the logarithm of that of rows.
+        Who only appends pays nothing for that.
+        """
+        found = [run for run in self.runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
+        if len(found) >= LOOKED_UP_FAN_IN and self._merge_some():
+            found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
+        return found
+
+    def _merge_some(self) -> bool:
+        """Merges some neighbours of about one size, of those at the end, and returns whether there were enough."""
+        for limit in _LOOKED_UP_LIMITS:
+            start = next((behind for behind in range(len(self._runs), 0, -1)
+                          if self._runs[behind - 1].num_rows > limit), 0)
+            stop = start + LOOKED_UP_FAN_IN
+            if stop <= len(self._runs):
+                self._runs[start:stop] = [merge(self._runs[start:stop])]
+                self._small = min(self._small, len(self._runs) - start - 1)
+                return True
+        return False
 
     def take_all(self) -> list[Run]:
         """Empties the memtable and returns what was in it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
+from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.manifest import PartInfo
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange, order_of
 from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, Index, times_of, tuids_of
@@ -34,6 +36,7 @@ _INTEGER_DIGITS = 18  # so many fit into 64 bits
 _REPEATS = 8  # with a row group's rows, the values then fit into a dictionary
 _PIECE = 1 << 20
 _ORDER_OF = "order of "  # before a column's name
+_KEYS = " keys"  # no column is called so
 _THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller row groups to threads costs more than reading them
 
 
@@ -194,6 +197,10 @@ class RowGroup:
         """Returns the rows in the order of a column's whole numbers."""
         return self._cache.order(self._path, self._index, name)
 
+    def keys(self) -> KeySearch:
+        """Returns what finds rows by their keys."""
+        return self._cache.keys(self._path, self._index, self.tuid, self.ts)
+
 
 class PartCache:
     """Open parts and decoded columns of their row groups; both bounded, the least recently used go first."""
@@ -203,7 +210,7 @@ class PartCache:
         self._max_files = max_files
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, _OpenPart] = OrderedDict()
-        self._columns: OrderedDict[tuple[Path, int, str], pa.Array] = OrderedDict()
+        self._columns: OrderedDict[tuple[Path, int, str], pa.Array | KeySearch] = OrderedDict()
         self._bytes = 0
         # Parquet's own checksums cover pages, but not their headers and not the footer with its statistics.
         self._verified: set[Path] = set()
@@ -251,19 +258,29 @@ class PartCache:
 
     def order(self, path: Path, index: int, name: str) -> Index:
         """Returns the rows of a row group in the order of a column's whole numbers. Raises as `columns`."""
-        key = (path, index, f"{_ORDER_OF}{name}")
+        def find() -> pa.Array:
+            return pa.array(order_of(self.columns(path, index, [name])[0]))
+
+        order: Index = self._derived((path, index, f"{_ORDER_OF}{name}"), find).to_numpy()
+        return order
+
+    def keys(self, path: Path, index: int, tuid: U64, ts: I64) -> KeySearch:
+        """Returns what finds rows of a row group by their keys, which these are."""
+        found: KeySearch = self._derived((path, index, _KEYS), lambda: KeySearch(tuid, ts))
+        return found
+
+    def _derived(self, key: tuple[Path, int, str], find: Callable[[], Any]) -> Any:
         with self._lock:
             known = self._columns.get(key)
             if known is not None:
                 self._columns.move_to_end(key)
         if known is None:
-            known = pa.array(order_of(self.columns(path, index, [name])[0]))
+            known = find()
             with self._lock:
                 self._keep(key, known)
-        order: Index = known.to_numpy()
-        return order
+        return known
 
-    def _keep(self, key: tuple[Path, int, str], column: pa.Array) -> None:
+    def _keep(self, key: tuple[Path, int, str], column: pa.Array | KeySearch) -> None:
         self._columns[key] = column
         self._bytes += column.nbytes
         while self._bytes > self._max_bytes and len(self._columns) > 1:

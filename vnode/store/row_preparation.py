@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError
+from penstock.common.masks import all_set
 from penstock.vnode.store.sorted_keys import (
     I64,
     U64,
     Index,
     kept_versions,
     key_codes,
+    key_order,
     run_starts,
     strictly_ascending,
     times_of,
@@ -71,9 +73,10 @@ def prepare(batch: pa.RecordBatch, columns: Mapping[str, pa.DataType], key_colum
         codes = key_codes(values[1]) if key_columns == 2 else None
         # Positions serve as versions: of the same key the last row wins.
         position = np.arange(len(tuid), dtype=np.uint64)
-        order = np.lexsort((ts, tuid) if codes is None else (codes, ts, tuid))
-        keep = kept_versions(tuid[order], ts[order], None if codes is None else codes[order], position[order], None)
-        rows = order[keep]
+        rows = key_order(tuid, ts, codes, position)
+        keep = kept_versions(tuid[rows], ts[rows], None if codes is None else codes[rows], position[rows], None)
+        if not all_set(keep):
+            rows = rows[keep]
         index = pa.array(rows)
         tuid_column = tuid_column.take(index)
         values = [None if column is None else column.take(index) for column in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,6 +49,48 @@ def key_codes(column: Any) -> I64:
         return codes
     ranks: I64 = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
     return ranks
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBox:
+    """Keys between two child tables and two times, all inclusive: each is one number, in the order of the keys."""
+
+    first_tuid: int
+    last_tuid: int
+    first_ts: int
+    last_ts: int
+
+    @classmethod
+    def around(cls, tuid: U64, ts: I64) -> KeyBox | None:
+        """Returns the smallest one around keys, of which there are some; None if numbers would have to be too great."""
+        box = cls(int(tuid.min()), int(tuid.max()), int(ts.min()), int(ts.max()))
+        return box if box._tuids == 1 or box._tuids * box._times <= TS_MAX else None
+
+    @property
+    def _tuids(self) -> int:
+        return self.last_tuid - self.first_tuid + 1
+
+    @property
+    def _times(self) -> int:
+        return self.last_ts - self.first_ts + 1
+
+    def holds(self, tuid: U64, ts: I64) -> Bools:
+        """Tells which keys are in it."""
+        inside: Bools = ((tuid >= np.uint64(self.first_tuid)) & (tuid <= np.uint64(self.last_tuid))
+                         & (ts >= self.first_ts) & (ts <= self.last_ts))
+        return inside
+
+    def numbers(self, tuid: U64, ts: I64) -> I64:
+        """Returns the number of each key; those of keys that it doesn't hold are meaningless."""
+        if self._tuids == 1:
+            return ts
+        return (tuid - np.uint64(self.first_tuid)).view(np.int64) * self._times + (ts - self.first_ts)
+
+    def number(self, tuid: int, ts: int) -> int | None:
+        """Returns the number of one key, None if it doesn't hold it."""
+        if not (self.first_tuid <= tuid <= self.last_tuid and self.first_ts <= ts <= self.last_ts):
+            return None
+        return ts if self._tuids == 1 else (tuid - self.first_tuid) * self._times + (ts - self.first_ts)
 
 
 def strictly_ascending(tuid: U64 | I64, ts: I64) -> bool:
@@ -183,10 +226,16 @@ def in_key_order(tuid: U64, ts: I64, codes: I64 | None, version: U64) -> bool:
 
 def key_order(tuid: U64, ts: I64, codes: I64 | None, version: U64) -> Index:
     """Returns the order by key, then version; equal ones stay as they are."""
-    order = stable_order(tuid)
-    if not in_key_order(tuid[order], ts[order], None if codes is None else codes[order], version[order]):
-        order = np.lexsort((version, ts, tuid) if codes is None else (version, codes, ts, tuid))
-    return order
+    one = len(tuid) > 0 and tuid[0] == tuid[-1] and bool((tuid == tuid[0]).all())
+    order: Index = np.argsort(ts, kind="stable") if one else stable_order(tuid)
+    if in_key_order(tuid[order], ts[order], None if codes is None else codes[order], version[order]):
+        return order
+    box = None if one or codes is not None else KeyBox.around(tuid, ts)
+    if box is not None:  # sorting by one number takes a fraction of sorting by three columns
+        order = np.argsort(box.numbers(tuid, ts), kind="stable")
+        if in_key_order(tuid[order], ts[order], None, version[order]):
+            return order
+    return np.lexsort((version, ts, tuid) if codes is None else (version, codes, ts, tuid))
 
 
 def kept_versions(tuid: U64, ts: I64, codes: I64 | None, version: U64, pin: int | None) -> Bools:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.masks import all_set
-from penstock.vnode.store.chunk_reader import Chunk, Found, find_newest, stored_values
+from penstock.vnode.store.chunk_reader import Chunk, Found, find_existing, find_newest, stored_values
 from penstock.vnode.store.delivery import Partition, Place, place_of
 from penstock.vnode.store.manifest import LastTimes, PartInfo, TableManifest
 from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
@@ -213,16 +213,12 @@ class TableState:
         for the keys that aren't.
         """
         key_values = rows.second_key(positions) if self.key_columns == 2 else None
-        return self._find_places(rows.tuid[positions], rows.ts[positions], key_values, cache)
-
-    def _find_places(self, tuid: U64, ts: I64, key_values: pa.Array | None, cache: PartCache) -> tuple[
-            list[Chunk], Found]:
-        """Does so for sorted keys; without `key_values` all rows at a time are alike."""
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
         first, last = int(ts.min()), int(ts.max())
         chunks = self._runs_between(first, last)
         found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         if not found.exists.all():
-            chunks = self.chunks(cache, np.unique(tuid), first, last)
+            chunks = self._row_groups(cache, np.unique(tuid), first, last) + chunks
             found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         return chunks, found
 
@@ -230,22 +226,34 @@ class TableState:
         """Returns at which places, sorted by child table and time, there is a row, with whatever second key."""
         there: Bools = times <= self.newest.of(tuids)[0]
         if there.any():
-            tuids, times = tuids[there], times[there]
-            there[there] = self._find_places(tuids, times, None, cache)[1].exists
+            there[there] = self._are_there(tuids[there], times[there], None, cache)
         return there
 
-    def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
-        return [run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts]
+    def _are_there(self, tuid: U64, ts: I64, key_values: pa.Array | None, cache: PartCache) -> Bools:
+        """Returns which of some sorted keys exist; without `key_values` all rows at a time are alike."""
+        found = find_existing(self._runs_between(int(ts.min()), int(ts.max())), self.tombstones, tuid, ts,
+                              self.key_name, key_values)
+        others = (~found).nonzero()[0]
+        if len(others) and self.parts:
+            tuid, ts = tuid[others], ts[others]
+            chunks = self._row_groups(cache, np.unique(tuid), int(ts.min()), int(ts.max()))
+            found[others] = find_existing(chunks, self.tombstones, tuid, ts, self.key_name,
+                                          None if key_values is None else key_values.take(pa.array(others)))
+        return found
 
-    def chunks(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
-        """Returns what may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
+    def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
+        sealed = [run for run in self.sealed if run.max_ts >= first_ts and run.min_ts <= last_ts]
+        return [*sealed, *self.memtable.runs_between(first_ts, last_ts)]
+
+    def _row_groups(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
+        """Returns what of parts may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
         found: list[Chunk] = []
         low, high = int(tuids[0]), int(tuids[-1])
         for part in self.parts:
             info = part.info
             if info.max_ts >= first_ts and info.min_ts <= last_ts and info.max_tuid >= low and info.min_tuid <= high:
                 found.extend(cache.row_groups(part.path, info, tuids, first_ts, last_ts))
-        return found + self._runs_between(first_ts, last_ts)
+        return found
 
     def decide(self, rows: PreparedRows, cache: PartCache) -> Decided:
         """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
@@ -262,11 +270,16 @@ class TableState:
         # Where every late row rewrites its table's newest row, which is known to be there, nothing is to be looked up.
         # Rows that go by a KEY lie anywhere, and many of them are written at a time: to find out which of them are new
         # would take far longer than to write them. Each of them may be there.
-        sure = not any(column is None for column in rows.columns) and (
+        complete = not any(column is None for column in rows.columns)
+        sure = complete and (
             self.key_name == KEY_TEXT or (self.key_columns == 1 and all_set((ts == before) & certain[positions])))
         arrays: list[pa.Array]
         if sure:
             exists = np.ones(len(positions), np.bool_)
+            arrays = self._fill_nulls(rows)
+        elif complete:
+            exists = self._are_there(rows.tuid[positions], ts,
+                                     rows.second_key(positions) if self.key_columns == 2 else None, cache)
             arrays = self._fill_nulls(rows)
         else:
             chunks, found = self._find_newest(rows, positions, cache)
