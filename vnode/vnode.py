@@ -209,24 +209,28 @@ class Vnode:
         with self._store.lock:
             return dict(self._store.table(table_uid).places)
 
-    def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
-        """Appends a few rows at a fraction of what `write` costs; returns the version once it is acknowledged.
+    def write_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool = False
+                  ) -> int | None:
+        """Upserts a few rows at a fraction of what `write` costs; returns the version once it is acknowledged.
 
         Each row has the uid of its child table, its time as an integer, and the values of all other `columns`.
-        Returns None, and writes nothing, where only `write` will do: a row isn't newer than all of its child table, the
-        table has other columns by now, or a composite key. Raises struct.error for a value that doesn't fit its column,
-        UnicodeEncodeError for text that is none, NotFoundError, StorageError.
+        `partial`: of some columns these aren't given, and NULL; where a row is there already, they keep what is stored.
+        Returns None, and writes nothing, where only `write` will do: the table has other columns by now, or what is
+        stored counts; many rows are older than the newest of their child table; a key comes twice, or is NULL. Raises
+        struct.error for a value that doesn't fit its column, UnicodeEncodeError for text that is none, NotFoundError,
+        StorageError.
         """
-        begun = self._writer.begin_append(table_uid, columns, rows)
+        begun = self._writer.begin_few(table_uid, columns, rows, partial=partial, delivery=None)
         return None if begun is None else begun.wait()
 
-    def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
-                     delivery: IngestDelivery | None = None) -> BegunWrite | None:
-        """Begins what `append` does; see `begin_write`. None also for a `delivery` of which some rows are here."""
-        return self._writer.begin_append(table_uid, columns, rows, delivery)
+    def begin_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool = False,
+                  delivery: IngestDelivery | None = None) -> BegunWrite | None:
+        """Begins what `write_few` does; see `begin_write`. None also for a `delivery` of which some rows are here."""
+        return self._writer.begin_few(table_uid, columns, rows, partial=partial, delivery=delivery)
 
     def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
-        """Tells, for who would have to make rows of columns first, whether `append` might take this one. Cheap."""
+        """Tells, for who would have to make rows of columns first, whether it pays: this one is newer than all of its
+        child table, and `write_few` may take it. Cheap."""
         return self._writer.may_append(table_uid, tuid, ts)
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:

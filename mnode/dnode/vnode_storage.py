@@ -301,9 +301,10 @@ class Storage:
                 return vnode.begin_write(change.table_uid, change.batch)
         return vnode.begin_together(changes)
 
-    def append(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> bool:
-        """Appends a few rows and returns whether that would do; see `Vnode.append`."""
-        return self.vnode(vgroup_id).append(table_uid, columns, rows) is not None
+    def write_few(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool
+                  ) -> bool:
+        """Upserts a few rows and returns whether that would do; see `Vnode.write_few`."""
+        return self.vnode(vgroup_id).write_few(table_uid, columns, rows, partial=partial) is not None
 
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int

@@ -44,7 +44,7 @@ from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, W
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE = 0, 1
-_APPENDED_MAX = 32  # rows of a write: of more, columns are cheaper
+_FEW_MAX = 32  # rows of a write: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = Places
@@ -279,15 +279,15 @@ class ResultStore:
             part = part.drop_columns([OFFSET])
             delivery = IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets)
         vnode = self._storage.vnode(vgroup_id)
-        return _begin_append(vnode, target, part, delivery) or vnode.begin_write(target.uid, part, delivery)
+        return _begin_few(vnode, target, part, delivery) or vnode.begin_write(target.uid, part, delivery)
 
 
-def _begin_append(
+def _begin_few(
     vnode: Vnode, target: Table, part: pa.RecordBatch, delivery: IngestDelivery | None
 ) -> BegunWrite | None:
-    """Begins to append a few rows, row by row, if they come in order; None, with nothing begun, where they don't."""
+    """Begins to write a few rows, row by row, if the first comes in order; None, with nothing begun, if it doesn't."""
     times = part.column(target.time_column.physical)
-    if part.num_rows > _APPENDED_MAX or times.null_count or not vnode.may_append(
+    if part.num_rows > _FEW_MAX or times.null_count or not vnode.may_append(
             target.uid, part.column(TUID_COLUMN)[0].as_py(), times[0].value):
         return None
     values: dict[str, Iterable[Any]] = {
@@ -296,7 +296,7 @@ def _begin_append(
     names = tuple(column.physical for column in target.columns)
     rows = list(zip(values[TUID_COLUMN], *(values.get(name, repeat(None, part.num_rows)) for name in names),
                     strict=True))
-    return vnode.begin_append(target.uid, names, rows, delivery)
+    return vnode.begin_few(target.uid, names, rows, partial=not values.keys() >= {*names}, delivery=delivery)
 
 
 def _last_deletes(times: _Index, index: _Index, deleted: _Index) -> dict[_Place, int]:

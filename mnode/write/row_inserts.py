@@ -33,7 +33,7 @@ from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
-from penstock.vnode.write.vnode_writer import AppendedRows, BegunWrite, Change, WrittenRows
+from penstock.vnode.write.vnode_writer import BegunWrite, Change, FewRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
@@ -47,7 +47,7 @@ _END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _TAGS = re.compile(_TAG, re.ASCII)
 _TEXT_MAX = 1 << 20  # characters: some hundred milliseconds
 _ROWS_MAX = 50  # of a table that a statement names; from there on columns are cheaper
-_APPENDED_MAX = 256  # rows of a vnode; the same
+_FEW_MAX = 256  # rows of a vnode; the same
 _PATTERNS_MAX = 4096
 _HEADS_MAX, _HEAD_TEXT_MAX = 32_768, 512
 _ONE_ROW = Result(affected=1)
@@ -65,6 +65,11 @@ class _TablePattern:
     def columns(self) -> tuple[str, ...]:
         """The names of all columns as they are stored."""
         return tuple([column.physical for column in self.table.columns])
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether rows don't give all columns."""
+        return len(self.given) < len(self.table.columns)
 
 
 @dataclass(slots=True)
@@ -173,11 +178,13 @@ class _Head:
     """Where the only row of a statement goes that begins with a text that was read before.
 
     So it is while the catalog's number of changes stays. Times of rows are from `keep_ms` before now to `latest`.
+    `partial`: the row doesn't give all `columns`.
     """
 
     changes: int
     target: _TableTarget
     columns: tuple[str, ...]
+    partial: bool
     keep_ms: int
     units_per_ms: int
     latest: int
@@ -218,13 +225,13 @@ class RowInserts:
         if head is None and start is None:
             return None
         with self._writing.shared():  # only now: what writes no rows waits for nobody who moves them
-            if head is not None and self._appended(head, text, row):
+            if head is not None and self._written(head, text, row):
                 return _ONE_ROW
             start = start or _INSERT.match(text)
             return None if start is None else self._insert(text, start.end(), state)
 
-    def _appended(self, head: _Head, text: str, start: int) -> bool:
-        """Appends the row from `start` on, if the head is still good and the row as plain as a row can be.
+    def _written(self, head: _Head, text: str, start: int) -> bool:
+        """Writes the row from `start` on, if the head is still good and the row as plain as a row can be.
 
         Returns whether it did; if not, `_insert` knows what to do.
         """
@@ -239,8 +246,9 @@ class RowInserts:
             return False
         target = head.target
         try:
-            return self._storage.append(
-                target.vgroup_id, target.of.table.uid, head.columns, ((target.uid, *values),))
+            return self._storage.write_few(
+                target.vgroup_id, target.of.table.uid, head.columns, ((target.uid, *values),),
+                partial=head.partial)
         except struct.error:  # an integer is out of its column's range
             return False
 
@@ -272,7 +280,8 @@ class RowInserts:
             if target is None or target.of.pattern is None:
                 return None
             rows = target.of.pattern.read(text, head.end(), _ROWS_MAX, constants)
-            if rows is None or not _in_range(rows[0], database, now_ms) or not target.take(rows[0], read):
+            if rows is None or not _keys_fit(rows[0], target.of.table, database, now_ms) or not target.take(
+                    rows[0], read):
                 return None
             if isinstance(target, _TableTarget):
                 read.single = (target, database, head.end())
@@ -332,7 +341,7 @@ class RowInserts:
             self._heads.clear()
         columns = tuple([column.physical for column in target.of.table.columns])
         self._heads[key] = _Head(
-            changes, target, columns, database.options.keep_minutes * 60_000,
+            changes, target, columns, target.of.is_partial, database.options.keep_minutes * 60_000,
             UNITS_PER_SECOND[database.precision] // 1000, LATEST[database.precision])
 
     def _target(self, database: Database, head: re.Match[str], state: SessionState) -> _Target | None:
@@ -374,10 +383,10 @@ class RowInserts:
             write_changes(self._storage, self._pool, changes, rows=read.count, wal_level=read.wal_level)
 
     def _begin(self, vgroup_id: int, groups: list[_VnodeRows]) -> BegunWrite | None:
-        if len(groups) == 1 and len(groups[0].rows) <= _APPENDED_MAX:
+        if len(groups) == 1 and len(groups[0].rows) <= _FEW_MAX:
             (group,) = groups
             vnode, table = self._storage.vnode(vgroup_id), group.of.table
-            return (vnode.begin_append(table.uid, group.of.columns, group.rows)
+            return (vnode.begin_few(table.uid, group.of.columns, group.rows, partial=group.of.is_partial)
                     or vnode.begin_write(table.uid, _columnar(group)))
         return self._storage.begin_changes(vgroup_id, _changes(groups))
 
@@ -386,8 +395,9 @@ def _changes(groups: Sequence[_VnodeRows]) -> list[Change]:
     changes: list[Change] = []
     for group in groups:
         table = group.of.table
-        if len(group.rows) <= _APPENDED_MAX:
-            changes.append(AppendedRows(table.uid, group.of.columns, group.rows, partial(_columnar, group)))
+        if len(group.rows) <= _FEW_MAX:
+            changes.append(FewRows(
+                table.uid, group.of.columns, group.rows, group.of.is_partial, partial(_columnar, group)))
         else:
             changes += [WrittenRows(table.uid, batch) for batch in record_batches(_columnar(group))]
     return changes
@@ -414,7 +424,7 @@ def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _Table
             return _TablePattern(table, (), None)
         # Those of a child table that is there stay as they are, whatever a row says.
         of += [tag for tag in table.tags if by_name and tag in columns]
-    pattern = row_pattern(columns, of) if table.key_column is None else None  # a KEY has one as well
+    pattern = None if table.keyed else row_pattern(columns, of)
     return _TablePattern(table, tuple(column for column in table.columns if column in columns), pattern)
 
 
@@ -451,6 +461,8 @@ def _is_child(target: _TableTarget, prefix: str | None, name: str, tag_names: st
     return len(names) == len(_TAGS.findall(tags)) and {tag.name for tag in table.tags}.issuperset(names)
 
 
-def _in_range(rows: list[list[PlainValue]], database: Database, now_ms: int) -> bool:
+def _keys_fit(rows: list[list[PlainValue]], table: Table, database: Database, now_ms: int) -> bool:
     oldest, latest = oldest_allowed(database, now_ms), LATEST[database.precision]
+    if table.key_column is not None and any(row[1] is None for row in rows):
+        return False
     return all(isinstance(row[0], int) and oldest <= row[0] <= latest for row in rows)

@@ -1,7 +1,7 @@
 """A few lines of line protocol into tables that exist, from the text to the log one by one: what single devices send.
 
-Whatever isn't plain, needs a table to be made or changed, or can't be appended to the newest rows of its table, is
-left to `Schemaless`, which is the definition of what lines do.
+Whatever isn't plain, needs a table to be made or changed, or is a part of a row that is there, is left to `Schemaless`,
+which is the definition of what lines do.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class _Shape:
     """How lines with the same fields give the rows of a table as it was.
 
     `places`: where in a row the value of each field goes; `lengths`: how long it may be at most, None for what has no
-    length.
+    length. `partial`: they don't give all columns.
     """
 
     table: Table
     places: tuple[int, ...]
     lengths: tuple[int | None, ...]
+    partial: bool
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class _Group:
     table: Table
     lines: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    partial: bool = False
 
 
 class LineRows:
@@ -83,7 +85,7 @@ class LineRows:
         count = 0
         left: set[int] = set()
         for (vgroup_id, _), group in groups.items():
-            if self._appended(vgroup_id, group):
+            if self._written(vgroup_id, group):
                 count += len(group.rows)
             else:
                 left.update(group.lines)
@@ -112,6 +114,7 @@ class LineRows:
             group = groups.get((child[1], table.uid))
             if group is None:
                 group = groups[child[1], table.uid] = _Group(table)
+            group.partial |= shape.partial
             group.lines.append(place)
             group.rows.append(row)
         return groups
@@ -164,10 +167,10 @@ class LineRows:
                 return None
         return name
 
-    def _appended(self, vgroup_id: int, group: _Group) -> bool:
+    def _written(self, vgroup_id: int, group: _Group) -> bool:
         columns = tuple(column.physical for column in group.table.columns)
         try:
-            return self._storage.append(vgroup_id, group.table.uid, columns, group.rows)
+            return self._storage.write_few(vgroup_id, group.table.uid, columns, group.rows, partial=group.partial)
         except (struct.error, OverflowError):
             return False
 
@@ -183,7 +186,7 @@ def _made_shape(table: Table, fields: list[tuple[str, Kind, PlainValue]]) -> _Sh
             return None
         places.append(place + 1)  # behind the uid of the child table
         lengths.append((column_type.length or 0) if kind in VARIABLE else None)
-    return _Shape(table, tuple(places), tuple(lengths))
+    return _Shape(table, tuple(places), tuple(lengths), len({*places}) + 1 < len(table.columns))
 
 
 def _row(shape: _Shape, uid: int, time: int, fields: list[tuple[str, Kind, PlainValue]]) -> Row | None:

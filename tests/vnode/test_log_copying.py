@@ -106,7 +106,7 @@ def do_next(member: Member, states: list[Rows], action: str, key: int) -> None:
         rows[key] = number
     elif action == "append":
         ts = max(rows, default=0) + 1
-        if vnode.append(TABLE, ("ts", "v"), [(1, ts, number)]) is None:
+        if vnode.write_few(TABLE, ("ts", "v"), [(1, ts, number)]) is None:
             vnode.write(TABLE, batch((ts, number)))
         rows[ts] = number
     else:
@@ -182,7 +182,7 @@ def test_parts_stay_behind_what_is_acknowledged(tmp_path: Path) -> None:
     """A flush takes what counts out of the memtable, and leaves the rest there, though they lie in one run."""
     active = Member(tmp_path / "a")
     for number in range(1, 50):
-        active.vnode.append(TABLE, ("ts", "v"), [(1, number, number)])
+        active.vnode.write_few(TABLE, ("ts", "v"), [(1, number, number)])
     active.vnode.copying.acknowledge(30)
     active.vnode.flush()
     assert active.rows_on_disk() == active.rows() == {number: number for number in range(1, 31)}
@@ -202,8 +202,10 @@ def test_a_follower_takes_no_writes_of_its_own(tmp_path: Path) -> None:
     active.vnode.write(TABLE, batch((1, 1)))
     standby.copy_from(active)
     standby.vnode.define_table(TABLE, SCHEMA, 1)
-    for write in (lambda: standby.vnode.write(TABLE, batch((2, 2))), lambda: standby.vnode.delete(TABLE, None, 0, 9),
-                  lambda: standby.vnode.append(TABLE, ("ts", "v"), [(1, 2, 2)]), lambda: standby.vnode.write_meta({}),
+    for write in (lambda: standby.vnode.write(TABLE, batch((2, 2))),
+                  lambda: standby.vnode.delete(TABLE, None, 0, 9),
+                  lambda: standby.vnode.write_few(TABLE, ("ts", "v"), [(1, 2, 2)]),
+                  lambda: standby.vnode.write_meta({}),
                   lambda: standby.vnode.write_time_mark("w", 1)):
         with pytest.raises(UnavailableError, match="node 2 follows"):
             write()

@@ -45,7 +45,7 @@ def play(vnode: Vnode, script: list[tuple[str, int, int]]) -> None:
         elif action == "delete":
             vnode.delete(table, None if key % 2 else [1], key, key + 5)
         elif action == "append":
-            vnode.append(table, schema.names, [(1 + key % 3, 100 + number, *values)])
+            vnode.write_few(table, schema.names, [(1 + key % 3, 100 + number, *values)])
         else:
             count = 600 if action == "many" else 1 + key % 3
             batch = pa.RecordBatch.from_arrays([

@@ -38,7 +38,8 @@ def deliver(vnode: Vnode, partition: str, offsets: list[int], segment: str = "",
     values = [int(partition) * 1_000_000 + number * 1_000 + offset for offset in offsets]
     delivery = IngestDelivery(INGEST, partition, segment, np.array(offsets, np.int64))
     # As the engine does: row by row where that will do.
-    begun = vnode.begin_append(TABLE, ("ts", "v"), [(1 + int(partition), value, value) for value in values], delivery)
+    begun = vnode.begin_few(TABLE, ("ts", "v"), [(1 + int(partition), value, value) for value in values],
+                            delivery=delivery)
     if begun is not None:
         return begun.wait()
     batch = pa.record_batch({"_tuid": pa.array([1 + int(partition)] * len(offsets), pa.uint64()),
@@ -106,8 +107,8 @@ def test_what_is_here_already_is_not_appended(tmp_path: Path) -> None:
     vnode = open_vnode(tmp_path)
     rows = [(1, 5, 5), (1, 6, 6)]
     first, again = (IngestDelivery(INGEST, "0", "", np.array(offsets, np.int64)) for offsets in ([0, 1], [1, 2]))
-    assert vnode.begin_append(TABLE, ("ts", "v"), rows, first) is not None
-    assert vnode.begin_append(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], again) is None
+    assert vnode.begin_few(TABLE, ("ts", "v"), rows, delivery=first) is not None
+    assert vnode.begin_few(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], delivery=again) is None
     assert vnode.may_append(TABLE, 1, 7)
     assert not vnode.may_append(TABLE, 1, 6)
 

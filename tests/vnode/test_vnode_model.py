@@ -26,7 +26,7 @@ from penstock.vnode.read.snapshot_sql import SnapshotSql
 from penstock.vnode.store import memtable
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
+from penstock.vnode.write.vnode_writer import Change, DeletedRows, FewRows, WrittenRows
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeletePointsRecord, DeleteRecord, RowsRecord
@@ -151,11 +151,13 @@ ROW = st.fixed_dictionaries({"_tuid": UIDS, "ts": TIMES, "k": st.sampled_from(["
 CHANGES = st.one_of(
     st.tuples(st.just("write"), st.lists(ROW, min_size=1, max_size=4), st.sets(st.sampled_from("ab"))),
     st.tuples(st.just("append"), UIDS, st.integers(1, 3)),
-    st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=3), st.integers(0, 4)),
+    st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=3), st.integers(0, 4),
+              st.sampled_from([set(), set(), {"a"}, {"b"}])),
+    st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=1), st.just(0), st.just(set())),
     st.tuples(st.just("delete"), st.none() | st.lists(UIDS, max_size=2), TIMES, TIMES),
     st.tuples(st.just("delete rows"),
               st.lists(st.tuples(UIDS, st.integers(0, 6)), min_size=1, max_size=4, unique=True),
-              st.lists(ROW, max_size=3)),
+              st.lists(ROW, max_size=3), st.booleans()),
 )
 OPS = st.one_of(
     CHANGES, CHANGES, CHANGES,
@@ -182,32 +184,32 @@ def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit
         shutil.rmtree(root)
 
 
-def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
-    """Appends rows one by one in packed form, where that is possible; where it isn't, nothing happens."""
-    newest = dict(model.newest)
-    fits = "k" not in schema.names
-    for row in rows:
-        fits = fits and ("_tuid" in row) and row["ts"] > newest.get(row["_tuid"], -1)
-        newest[row["_tuid"]] = max(row["ts"], newest.get(row["_tuid"], -1))
-    values = [tuple(row[name] for name in ("_tuid", *schema.names)) for row in rows]
-    version = vnode.append(TABLE, tuple(schema.names), values)
+def write_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[str, Any]], left_out: set[str]) -> None:
+    """Writes rows one by one in packed form, where that is possible; where it isn't, nothing happens."""
+    keys = [tuple(row[name] for name in ("_tuid", "ts", "k")[:model.key_columns + 1]) for row in rows]
+    fits = len({*keys}) == len(keys) and not (left_out and any(key in model.rows for key in keys))
+    values = [tuple(None if name in left_out else row[name] for name in ("_tuid", *schema.names)) for row in rows]
+    version = vnode.write_few(TABLE, tuple(schema.names), values, partial=bool(left_out))
     assert (version is not None) == fits
     if version is not None:
-        model.write(version, rows)
+        model.write(version, [{name: value for name, value in row.items() if name not in left_out} for row in rows])
 
 
 def delete_rows(
-    vnode: Vnode, model: Model, schema: pa.Schema, places: list[tuple[int, int]], rows: list[dict[str, Any]]
+    vnode: Vnode, model: Model, schema: pa.Schema, places: list[tuple[int, int]], rows: list[dict[str, Any]],
+    few: bool
 ) -> None:
-    """Deletes what is at some places, by one record, and writes rows: where nothing is to be done, nothing is
-    written."""
+    """Deletes what is at some places, by one record, and writes rows, one by one if they are `few`: where nothing is to
+    be done, nothing is written."""
     version = vnode.acknowledged_version
     uids, tss = zip(*places, strict=True)
     changes: list[Change] = [DeletedRows(TABLE, np.array(uids, np.uint64), np.array(tss, np.int64))]
     rows = [{name: row[name] for name in ("_tuid", *schema.names)} for row in rows]
     if rows:
-        changes.append(WrittenRows(TABLE, pa.RecordBatch.from_pylist(
-            rows, schema=pa.schema([("_tuid", pa.uint64()), *schema]))))
+        batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema([("_tuid", pa.uint64()), *schema]))
+        changes.append(FewRows(
+            TABLE, tuple(schema.names), [tuple(row.values()) for row in rows], partial=False, batch=lambda: batch)
+            if few else WrittenRows(TABLE, batch))
     begun = vnode.begin_together(changes)
     there = {key[:2] for key in model.rows} & set(places)
     if there:
@@ -232,15 +234,16 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
     narrow = schema.field("b").type == pa.int16()
     for number, (name, *rest) in enumerate(ops, 1):
         if name == "rows":
-            drawn, later = rest
-            append_rows(vnode, model, schema, [
-                row | {"ts": row["ts"] + later, "b": B_VALUES[row["b"]] if narrow else row["b"]} for row in drawn])
+            drawn, later, left_out = rest
+            write_rows(vnode, model, schema, [
+                row | {"ts": row["ts"] + later, "b": B_VALUES[row["b"]] if narrow else row["b"]} for row in drawn],
+                left_out)
         elif name in ("write", "append"):
             if name == "append":
                 uid, count = rest
                 start = model.newest.get(uid, 0) + 1
                 rows = [{"_tuid": uid, "ts": start + i, "k": "x", "a": i, "b": "n"} for i in range(count)]
-                left_out: set[str] = set()
+                left_out = set()
             else:
                 rows, left_out = rest
             rows = [row | {"b": B_VALUES[row["b"]]} for row in rows] if narrow else rows
@@ -252,9 +255,9 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
         elif name == "delete":
             model.delete(vnode.delete(TABLE, *rest), *rest)
         elif name == "delete rows":
-            places, rows = rest
+            places, rows, few = rest
             delete_rows(vnode, model, schema, places, [
-                row | {"b": B_VALUES[row["b"]] if narrow else row["b"]} for row in rows])
+                row | {"b": B_VALUES[row["b"]] if narrow else row["b"]} for row in rows], few)
         elif name == "flush":
             vnode.flush()
         elif name in ("compact", "full"):

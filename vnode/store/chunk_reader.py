@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import TUID_COLUMN
 
 _ROWS_PER_SLICE = 2_000  # cutting a chunk takes as long as copying so many rows
+_FEW = 8  # values that are compared one by one
 _SAMPLES = 32  # per piece
 _GOLDEN = 0.6180339887498949
 
@@ -126,6 +127,25 @@ def find_existing(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts
         missing, tuid, ts = missing[others], tuid[others], ts[others]
         key_values = None if key_values is None else key_values.take(pa.array(others))
     return exists
+
+
+def has_row(chunk: Chunk, tombstones: Tombstones, tuid: int, ts: int, key_name: str | None, key: Any) -> bool:
+    """Tells whether a chunk has a row with one key, or one whose time is this where there is no `key_name`, that
+    isn't deleted."""
+    start, stop = chunk.keys().rows_of(tuid, ts)
+    row = stop - 1  # of several versions the newest comes last
+    if key_name is not None and start < stop:
+        stored = chunk.column(key_name)
+        if stored is None:
+            return False
+        if stop - start <= _FEW:
+            while row >= start and stored[row].as_py() != key:
+                row -= 1
+        else:
+            same = pc.equal(stored.slice(start, stop - start), pa.scalar(key, stored.type))
+            matching = same.to_numpy(zero_copy_only=False).nonzero()[0]
+            row = start + int(matching[-1]) if len(matching) else start - 1
+    return row >= start and not (tombstones and tombstones.hide(tuid, ts, int(chunk.version[row])))
 
 
 def _rows_at(chunk: Chunk, tuid: U64, ts: I64, key_name: str | None, key_values: pa.Array | None

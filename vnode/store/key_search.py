@@ -41,3 +41,18 @@ class KeySearch:
             return owner, start
         number, row = expand(start, numbers.searchsorted(wanted[there], "right"))
         return owner[number], row
+
+    def rows_of(self, tuid: int, ts: int) -> tuple[int, int]:
+        """Returns the half-open range of positions of the rows that have one key."""
+        box, numbers = self._box, self._numbers
+        if box is not None and numbers is not None:
+            number = box.number(tuid, ts)
+            if number is None:
+                return 0, 0
+            start = int(numbers.searchsorted(number))
+            if start == len(numbers) or numbers[start] != number:
+                return start, start
+            return start, start + 1 if self._unique else int(numbers.searchsorted(number, "right"))
+        low, high = (int(self._tuid.searchsorted(np.uint64(tuid), side)) for side in ("left", "right"))
+        times = self._ts[low:high]
+        return low + int(times.searchsorted(ts, "left")), low + int(times.searchsorted(ts, "right"))

@@ -33,6 +33,9 @@ _PACKED_MAX = 4096  # rows that come one by one, or a few at a time, and wait to
 
 TimeRange = tuple[int, int]
 
+RowKey = tuple[Any, ...]
+"""The uid of a row's child table, its time as an integer, and, of a composite key, the value of the second column."""
+
 
 def join_ranges(ranges: Sequence[TimeRange | None]) -> TimeRange | None:
     """Returns the smallest range around all of them, or None when there is none."""
@@ -166,28 +169,40 @@ class Memtable:
         self.num_bytes = 0
         self._small = 0  # how many runs at the end are small
         self._packed: list[bytes] = []
+        self._newest: dict[RowKey, int] = {}  # of packed rows, the newest version of each key
         self._versions: list[int] = []
         self._layout: RowFormat | None = None
         self._few: list[pa.RecordBatch] = []  # all of one schema; of each the version is in `_versions`
         self._few_rows = 0
-        self._few_updates: TimeRange | None = None
+        self._updates: TimeRange | None = None  # of what is packed, or of `_few`
 
     @property
     def runs(self) -> list[Run]:
         self._unpack()
         return self._runs
 
-    def append_packed(self, row: bytes, version: int, layout: RowFormat) -> None:
-        """Adds a row in the packed form of `layout`, which is that of `_tuid` and all columns."""
+    def append_packed(self, row: bytes, key: RowKey, version: int, layout: RowFormat, updates: bool) -> None:
+        """Adds a row in the packed form of `layout`, which is that of `_tuid` and all columns.
+
+        `updates`: whether it replaces an older version.
+        """
         if layout is not self._layout or self._few:
             self._unpack()
             self._layout = layout
         self._packed.append(row)
+        self._newest[key] = version
         self._versions.append(version)
+        if updates:
+            self._updates = join_ranges([self._updates, (key[1], key[1])])
         self.num_rows += 1
         self.num_bytes += len(row)
         if len(self._packed) >= _PACKED_MAX:
             self._unpack()
+
+    def packed_version(self, key: RowKey) -> int | None:
+        """Returns the newest version of a key if it is among rows that are still packed: then no run has a newer one.
+        """
+        return self._newest.get(key)
 
     def append_few(self, rows: pa.RecordBatch, version: int, updates: TimeRange | None, nbytes: int) -> None:
         """Adds a few rows: `_tuid` and all columns, sorted by key. `updates`: see `Run`."""
@@ -197,7 +212,7 @@ class Memtable:
         self._versions.append(version)
         self._few_rows += rows.num_rows
         if updates is not None:
-            self._few_updates = join_ranges([self._few_updates, updates])
+            self._updates = join_ranges([self._updates, updates])
         self.num_rows += rows.num_rows
         self.num_bytes += nbytes
         if self._few_rows >= _PACKED_MAX:
@@ -212,25 +227,25 @@ class Memtable:
             return
         rows = self._layout.unpack(b"".join(self._packed), list(map(len, self._packed)), null_maps=True)
         versions = np.array(self._versions, np.uint64)
-        self._packed, self._versions = [], []
-        tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
-        if not ascending(tuid, ts):
-            order = np.lexsort((ts, tuid))  # no key comes twice: the rows were new ones
-            rows, versions = rows.take(pa.array(order)), versions[order]
-        schema = rows.schema.remove_metadata().append(pa.field(VERSION_COLUMN, pa.uint64()))
-        self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(versions)], schema=schema), None))
+        self._packed, self._newest = [], {}
+        self._add_sorted(rows, versions)
 
     def _join_few(self) -> None:
-        few, versions, updates = self._few, self._versions, self._few_updates
-        self._few, self._versions, self._few_rows, self._few_updates = [], [], 0, None
-        rows = pa.concat_batches(few)
-        of_rows = np.repeat(np.array(versions, np.uint64), [batch.num_rows for batch in few])
+        few = self._few
+        versions = np.repeat(np.array(self._versions, np.uint64), [batch.num_rows for batch in few])
+        self._few, self._few_rows = [], 0
+        self._add_sorted(pa.concat_batches(few), versions)
+
+    def _add_sorted(self, rows: pa.RecordBatch, versions: U64) -> None:
+        """Makes a run of all rows that came one by one, or a few at a time; where a key comes twice, in order."""
+        updates = self._updates
+        self._versions, self._updates = [], None
         tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
-        if not ascending(tuid, ts):  # where a key comes twice, its rows have come in order
-            order = key_order(tuid, ts, None, of_rows)
-            rows, of_rows = rows.take(pa.array(order)), of_rows[order]
-        schema = rows.schema.append(pa.field(VERSION_COLUMN, pa.uint64()))
-        self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(of_rows)], schema=schema), updates))
+        if not ascending(tuid, ts):
+            order = key_order(tuid, ts, None, versions)
+            rows, versions = rows.take(pa.array(order)), versions[order]
+        schema = rows.schema.remove_metadata().append(pa.field(VERSION_COLUMN, pa.uint64()))
+        self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(versions)], schema=schema), updates))
 
     def append(self, run: Run, nbytes: int) -> None:
         """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""
@@ -253,7 +268,12 @@ class Memtable:
         Where these are many, some runs are merged before: so their number grows with the logarithm of that of rows.
         Who only appends pays nothing for that.
         """
-        found = [run for run in self.runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
+        self._unpack()
+        return self.unpacked_between(first_ts, last_ts)
+
+    def unpacked_between(self, first_ts: int, last_ts: int) -> list[Run]:
+        """Does so for rows that aren't packed any more, and leaves the others as they are."""
+        found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
         if len(found) >= LOOKED_UP_FAN_IN and self._merge_some():
             found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
         return found

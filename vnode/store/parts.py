@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +177,25 @@ class RowGroup:
         self._path = path
         self._part = part
         self._index = index
-        keys = cache.columns(path, index, [TUID_COLUMN, part.columns[0], VERSION_COLUMN])
-        self.tuid: U64 = tuids_of(keys[0])
-        self.ts: I64 = times_of(keys[1])
-        self.version: U64 = keys[2].to_numpy()
         self.updates = part.updates
         self.max_version = part.max_version
+
+    @cached_property
+    def _places(self) -> list[pa.Array]:
+        return self._cache.columns(self._path, self._index, [TUID_COLUMN, self._part.columns[0], VERSION_COLUMN])
+
+    @cached_property
+    def tuid(self) -> U64:
+        return tuids_of(self._places[0])
+
+    @cached_property
+    def ts(self) -> I64:
+        return times_of(self._places[1])
+
+    @cached_property
+    def version(self) -> U64:
+        version: U64 = self._places[2].to_numpy()
+        return version
 
     @property
     def num_rows(self) -> int:
@@ -199,7 +213,7 @@ class RowGroup:
 
     def keys(self) -> KeySearch:
         """Returns what finds rows by their keys."""
-        return self._cache.keys(self._path, self._index, self.tuid, self.ts)
+        return self._cache.keys(self._path, self._index, lambda: KeySearch(self.tuid, self.ts))
 
 
 class PartCache:
@@ -227,8 +241,7 @@ class PartCache:
         if tuids is not None:
             if not len(tuids):
                 return
-            low = np.searchsorted(tuids, opened.min_tuid, "left")
-            wanted &= low < np.searchsorted(tuids, opened.max_tuid, "right")
+            wanted &= tuids.searchsorted(opened.min_tuid) < tuids.searchsorted(opened.max_tuid, "right")
         if times is not None:
             low = np.searchsorted(times, opened.min_ts, "left")
             wanted &= low < np.searchsorted(times, opened.max_ts, "right")
@@ -264,9 +277,9 @@ class PartCache:
         order: Index = self._derived((path, index, f"{_ORDER_OF}{name}"), find).to_numpy()
         return order
 
-    def keys(self, path: Path, index: int, tuid: U64, ts: I64) -> KeySearch:
-        """Returns what finds rows of a row group by their keys, which these are."""
-        found: KeySearch = self._derived((path, index, _KEYS), lambda: KeySearch(tuid, ts))
+    def keys(self, path: Path, index: int, make: Callable[[], KeySearch]) -> KeySearch:
+        """Returns what finds rows of a row group by their keys; `make` makes it, if it isn't held."""
+        found: KeySearch = self._derived((path, index, _KEYS), make)
         return found
 
     def _derived(self, key: tuple[Path, int, str], find: Callable[[], Any]) -> Any:

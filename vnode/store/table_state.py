@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.masks import all_set
-from penstock.vnode.store.chunk_reader import Chunk, Found, find_existing, find_newest, stored_values
+from penstock.vnode.store.chunk_reader import Chunk, Found, find_existing, find_newest, has_row, stored_values
 from penstock.vnode.store.delivery import Partition, Place, place_of
 from penstock.vnode.store.manifest import LastTimes, PartInfo, TableManifest
-from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
+from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, RowKey, Run, TimeRange, newest_times
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
@@ -31,7 +32,7 @@ from penstock.vnode.store.sorted_keys import (
     tuids_of,
 )
 from penstock.vnode.store.tombstones import TableDeletes, Tombstone, Tombstones
-from penstock.wal.packed_rows import row_format
+from penstock.wal.packed_rows import RowFormat, row_format
 from penstock.wal.record import (
     CHANGE_COLUMN,
     LAST_COLUMN,
@@ -50,6 +51,8 @@ KEY_TEXT = "#key"
 
 Row = tuple[Any, ...]
 """The uid of a row's child table, its time as an integer, and the values of the other columns."""
+
+_LOOKED_UP_MAX = 16  # rows, one by one; for more of them columns are cheaper
 
 FewKeys = tuple[list[int], list[int]]
 """The uids of the child tables of a few rows, and their times."""
@@ -76,6 +79,20 @@ class Decided:
     change: npt.NDArray[np.uint8] | None
     last: npt.NDArray[np.int64] | None
     updates: TimeRange | None
+
+
+class PackedRows(NamedTuple):
+    """A few complete rows in the order of their keys, none of which comes twice, and their packed form."""
+
+    rows: Sequence[Row]
+    packed: Sequence[bytes]
+
+
+class PackedVerdict(NamedTuple):
+    """What packed rows are: of each its change, as the log says it, and its form there; None: all are appends."""
+
+    change: Sequence[int] | None
+    in_log: Sequence[bytes]
 
 
 def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, TimeRange | None]:
@@ -175,7 +192,10 @@ class TableState:
         self.row_schema = pa.schema(fields)
         self.column_names = tuple(self.schema.names)
         self.columns = dict(zip(self.column_names, self.schema.types, strict=True))  # is replaced, not changed
-        self.row_format = row_format(self.wal_schema) if key_columns == 1 else None
+        # Which rows by a KEY are new is never looked up.
+        packs = self.key_name != KEY_TEXT
+        self.row_format = row_format(self.wal_schema) if packs else None
+        self._change_format = row_format(self.change_schema) if packs else None
 
     @property
     def key_name(self) -> str | None:
@@ -360,32 +380,73 @@ class TableState:
         self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
 
-    def packed(self, rows: Sequence[Row]) -> list[bytes] | None:
-        """Returns complete rows in packed form if they can be appended so: each is newer than all of its child table.
+    def packed(self, rows: Sequence[Row]) -> PackedRows | None:
+        """Returns complete rows in packed form; None if they have none, lack a key, or have one twice.
 
-        None where they can't. Raises what `RowFormat.pack` does.
+        Raises what `RowFormat.pack` does.
         """
-        if self.row_format is None:
+        if self.row_format is None or (self.key_columns == 2 and any(row[2] is None for row in rows)):
             return None
-        if len(rows) == 1:
-            row = rows[0]
-            newest = self.newest.get(row[0])
-            return [self.row_format.pack(row)] if newest is None or row[1] > newest else None
-        before: dict[int, int] = {}
-        for tuid, ts, *_ in rows:
-            newest = before.get(tuid) if tuid in before else self.newest.get(tuid)
-            if newest is not None and ts <= newest:
+        if len(rows) > 1:
+            by_key = {self._key(row): row for row in rows}
+            if len(by_key) < len(rows):
                 return None
-            before[tuid] = ts
-        return [self.row_format.pack(row) for row in rows]
+            rows = [by_key[key] for key in sorted(by_key)]
+        return PackedRows(rows, [self.row_format.pack(row) for row in rows])
 
-    def append_packed(self, rows: Sequence[Row], packed: Sequence[bytes], version: int) -> None:
-        """Adds rows to the memtable that `packed` has packed."""
+    def _key(self, row: Row) -> RowKey:
+        return row[:self.key_columns + 1]
+
+    def decide_on_packed(self, rows: PackedRows, cache: PartCache, *, partial: bool) -> PackedVerdict | None:
+        """Does what `decide` does, row by row.
+
+        `partial`: columns that rows don't have keep what is stored. None where that counts, or many are to be looked
+        up.
+        """
+        newest = [self.newest.get(row[0]) for row in rows.rows]
+        late = [place for place, last in enumerate(newest) if last is not None and rows.rows[place][1] <= last]
+        if not late:
+            return PackedVerdict(None, rows.packed)
+        if len(late) > _LOOKED_UP_MAX or self._change_format is None:
+            return None
+        change = [APPEND] * len(newest)
+        for place in late:
+            change[place] = UPDATE if self._is_there(self._key(rows.rows[place]), cache) else LATE
+        if partial and UPDATE in change:
+            return None
+        return PackedVerdict(change, [
+            self._change_format.pack((*row, kind, TS_MIN if kind == APPEND else last))
+            for row, kind, last in zip(rows.rows, change, newest, strict=True)])
+
+    def _is_there(self, key: RowKey, cache: PartCache) -> bool:
+        """Tells whether a row exists, without making columns of rows that are still packed."""
+        tuid, ts, *second = key
+        tombstones = self.tombstones
+        version = self.memtable.packed_version(key)
+        if version is not None:
+            return not (tombstones and tombstones.hide(tuid, ts, version))
+        arguments = tombstones, tuid, ts, self.key_name, second[0] if second else None
+        if any(has_row(run, *arguments) for run in (*self.memtable.unpacked_between(ts, ts), *self.sealed)):
+            return True
+        return bool(self.parts) and any(
+            has_row(group, *arguments) for group in self._row_groups(cache, np.array([tuid], np.uint64), ts, ts))
+
+    def packed_form(self, verdict: PackedVerdict) -> tuple[pa.Schema, RowFormat]:
+        """Returns the schema in which the log holds packed rows, and their format there."""
         assert self.row_format is not None
-        for row, data in zip(rows, packed, strict=True):
-            self.memtable.append_packed(data, version, self.row_format)
-            self.newest.appended(row[0], row[1])
-        self._note_logged(version, len(rows))
+        assert self._change_format is not None
+        if verdict.change is None:
+            return self.wal_schema, self.row_format
+        return self.change_schema, self._change_format
+
+    def append_packed(self, rows: PackedRows, verdict: PackedVerdict, version: int) -> None:
+        """Adds rows to the memtable that `decide_on_packed` has decided on."""
+        assert self.row_format is not None
+        for row, data, change in zip(rows.rows, rows.packed, verdict.change or repeat(APPEND), strict=False):
+            self.memtable.append_packed(data, row[:self.key_columns + 1], version, self.row_format, change == UPDATE)
+            if change == APPEND or row[1] == self.newest.get(row[0]):
+                self.newest.appended(row[0], row[1])
+        self._note_logged(version, len(rows.rows))
 
     def note_replayed(self, version: int) -> None:
         """The log has rows of the table up to a version."""

@@ -118,6 +118,11 @@ class Tombstones:
             self.points.hide(hidden, tuid, ts, version)
         return hidden
 
+    def hide(self, tuid: int, ts: int, version: int) -> bool:
+        """Tells whether one row is hidden."""
+        return bool(self.hidden(
+            np.array([tuid], np.uint64), np.array([ts], np.int64), np.array([version], np.uint64))[0])
+
     def seen(self, as_of: int) -> Tombstones:
         """Returns those that a reader as of a version sees."""
         points = self.points.seen(as_of)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.row_preparation import PreparedRows, prepare
 from penstock.vnode.store.sorted_keys import I64, U64
-from penstock.vnode.store.table_state import Row, TableState
+from penstock.vnode.store.table_state import PackedRows, PackedVerdict, Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.pending_records import Ticket
@@ -79,16 +79,17 @@ class DeletedRows:
     times: I64
 
 
-class AppendedRows(NamedTuple):
-    """A few rows of a table, as `Vnode.append` takes them; `batch` returns them for `Vnode.write`, if need be."""
+class FewRows(NamedTuple):
+    """A few rows of a table, as `Vnode.write_few` takes them; `batch` returns them for `Vnode.write`, if need be."""
 
     table_uid: int
     columns: Sequence[str]
     rows: Sequence[Row]
+    partial: bool
     batch: Callable[[], pa.RecordBatch]
 
 
-Change = WrittenRows | AppendedRows | DeletedRows
+Change = WrittenRows | FewRows | DeletedRows
 
 
 class VnodeWriter:
@@ -111,7 +112,7 @@ class VnodeWriter:
         table = store.table(table_uid)
         columns = table.columns
         if batch.num_rows <= _FEW_ROWS and delivery is None:
-            begun = self._begin_few(table_uid, batch, ingest_time_ms)
+            begun = self._begin_batch(table_uid, batch, ingest_time_ms)
             if begun is not None:
                 return begun
         rows = prepare(batch, columns, table.key_columns)
@@ -126,7 +127,7 @@ class VnodeWriter:
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
             return self._begun(table, ticket)
 
-    def _begin_few(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None) -> BegunWrite | None:
+    def _begin_batch(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None) -> BegunWrite | None:
         """Begins to write a few rows if it is known without a look at others what they are; None, with nothing begun,
         if not."""
         store = self._store
@@ -144,9 +145,9 @@ class VnodeWriter:
             table.append_few(batch, keys, ticket.version, decided.updates, ticket.size)
             return self._begun(table, ticket)
 
-    def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
-                     delivery: IngestDelivery | None = None) -> BegunWrite | None:
-        """Begins to append a few rows; see `Vnode.begin_append`."""
+    def begin_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool,
+                  delivery: IngestDelivery | None) -> BegunWrite | None:
+        """Begins to write a few rows; see `Vnode.begin_few`."""
         store = self._store
         with store.lock:
             store.require_writable()
@@ -154,22 +155,22 @@ class VnodeWriter:
             if table.column_names != columns or (delivery is not None and not delivery.is_new_to(table.places)):
                 return None
             packed = table.packed(rows)
-            if packed is None:
+            verdict = None if packed is None else table.decide_on_packed(packed, store.cache, partial=partial)
+            if packed is None or verdict is None:
                 return None
             origin = None if delivery is None else delivery.origin
-            ticket = self._append(table, rows, packed, origin)
+            ticket = self._enqueue_packed(table, packed, verdict, origin)
             if origin is not None:
                 table.note_place(origin, ticket.version)
             return self._begun(table, ticket)
 
-    def _append(self, table: TableState, rows: Sequence[Row], packed: Sequence[bytes],
-                origin: IngestOrigin | None, continues: bool = False) -> Ticket:
-        """Puts rows that can be appended into the memtable and on their way into the log."""
-        assert table.row_format is not None
+    def _enqueue_packed(self, table: TableState, rows: PackedRows, verdict: PackedVerdict,
+                        origin: IngestOrigin | None, continues: bool = False) -> Ticket:
+        """Puts packed rows into the memtable and on their way into the log."""
+        schema, layout = table.packed_form(verdict)
         ticket = self._wal.enqueue_packed(
-            table.uid, table.wal_schema, packed if len(rows) == 1 else _by_key(rows, packed), table.row_format,
-            self._store.clock.now_ms(), origin, continues=continues)
-        table.append_packed(rows, packed, ticket.version)
+            table.uid, schema, verdict.in_log, layout, self._store.clock.now_ms(), origin, continues=continues)
+        table.append_packed(rows, verdict, ticket.version)
         return ticket
 
     def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
@@ -239,10 +240,10 @@ class VnodeWriter:
         return max((self._store.table(change.table_uid) for change in changes),
                    key=lambda table: table.memtable.num_bytes)
 
-    def _prepared(self, change: Change) -> _Prepared | AppendedRows | DeletedRows:
+    def _prepared(self, change: Change) -> _Prepared | FewRows | DeletedRows:
         """Does what needs no lock."""
         table = self._store.table(change.table_uid)
-        if isinstance(change, AppendedRows):
+        if isinstance(change, FewRows):
             return change
         if isinstance(change, WrittenRows):
             columns = table.columns
@@ -250,7 +251,7 @@ class VnodeWriter:
         order = np.lexsort((change.times, change.tuids))
         return DeletedRows(change.table_uid, change.tuids[order], change.times[order])
 
-    def _steps(self, change: _Prepared | AppendedRows | DeletedRows) -> list[_Step]:
+    def _steps(self, change: _Prepared | FewRows | DeletedRows) -> list[_Step]:
         """Returns what is to be done for a change, each of which puts one record into the log; under the lock."""
         if isinstance(change, DeletedRows):
             table = self._store.table(change.table_uid)
@@ -258,11 +259,11 @@ class VnodeWriter:
             tuids, times = change.tuids[there], change.times[there]
             records = (slice(start, start + _POINTS_MAX) for start in range(0, len(times), _POINTS_MAX))
             return [partial(self._delete_points, table, tuids[some], times[some]) for some in records]
-        if isinstance(change, AppendedRows):
+        if isinstance(change, FewRows):
             table = self._store.table(change.table_uid)
             packed = table.packed(change.rows) if table.column_names == change.columns else None
             if packed is not None:
-                return [lambda continues: self._append(table, change.rows, packed, None, continues)]
+                return [partial(self._write_packed, table, change, packed)]
             prepared = prepare(change.batch(), table.columns, table.key_columns)
             return [partial(self._enqueue, table, prepared, None, None)]
         table = self._store.table(change.of.table_uid)
@@ -270,6 +271,12 @@ class VnodeWriter:
         if table.columns is not change.columns:
             rows = prepare(change.of.batch, table.columns, table.key_columns)
         return [partial(self._enqueue, table, rows, None, change.of.delivery)] if rows.num_rows else []
+
+    def _write_packed(self, table: TableState, change: FewRows, packed: PackedRows, continues: bool) -> Ticket:
+        verdict = table.decide_on_packed(packed, self._store.cache, partial=change.partial)
+        if verdict is not None:
+            return self._enqueue_packed(table, packed, verdict, None, continues)
+        return self._enqueue(table, prepare(change.batch(), table.columns, table.key_columns), None, None, continues)
 
     def _delete_points(self, table: TableState, tuids: U64, times: I64, continues: bool) -> Ticket:
         ticket = self._wal.enqueue(
@@ -313,9 +320,3 @@ class _Prepared:
 
 _Step = Callable[[bool], Ticket]
 """Puts one record into the log and its table; the argument tells whether another one is to be seen with it."""
-
-
-def _by_key(rows: Sequence[Row], packed: Sequence[bytes]) -> Sequence[bytes]:
-    """Returns packed rows in the order of their keys, in which records have them."""
-    order = sorted(range(len(rows)), key=lambda place: rows[place][:2])
-    return [packed[place] for place in order]

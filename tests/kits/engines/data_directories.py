@@ -82,9 +82,9 @@ def _deliver(sandbox: Sandbox, child: str, row: tuple[Any, ...]) -> None:
     found = sandbox.engine.catalog.child("d", child)
     assert stable is not None
     assert found is not None
-    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_append(
+    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_few(
         stable.uid, tuple(column.physical for column in stable.columns), [(found.uid, *row)],
-        IngestDelivery(1, "partition", "", np.array([4])))
+        delivery=IngestDelivery(1, "partition", "", np.array([4])))
     assert begun is not None
     begun.wait()
 

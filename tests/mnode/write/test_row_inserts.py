@@ -200,7 +200,8 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
                  f"INSERT INTO texts VALUES ({ahead + 1}, NULL, '')", f"INSERT INTO bytes VALUES ({ahead}, 'ab')",
                  f"INSERT INTO e1 USING w TAGS (7, 'a, b') VALUES ({ahead}, 'abc', '1')",
                  f"insert into t.e1 using t.w (g) tags(-1.5)(ts, n) values({ahead + 1}, NULL)",
-                 f"INSERT INTO w (tbname, ts, n) VALUES ('e1', {ahead + 2}, 'x')"):
+                 f"INSERT INTO w (tbname, ts, n) VALUES ('e1', {ahead + 2}, 'x')",
+                 f"INSERT INTO keyed VALUES ({ahead}, 1, NULL)", f"INSERT INTO keyed (k, ts) VALUES (1, {ahead})"):
         written = short.engine.parts.row_inserts.insert(text, short.session)
         assert written == Result(affected=1), text
     for text in (f"INSERT INTO t.w (n, ts, tbname) VALUES ('a', {ahead + 4}, 'e1'), ('b', {ahead + 5}, 'e2')",

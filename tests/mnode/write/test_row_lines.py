@@ -147,8 +147,8 @@ def _write_plain_lines(short: Engine, precision: str) -> None:
     text = (f'm,a=x,b=y i=-5i,d=.5,f=2.5f32,s="a, b",n=L"ö",y=B"\\x00",t=f,u=255u8 {ahead}\n# a remark\n\n'
             f"w v=1 {ahead}\na.b,c=1 x=3i16 {ahead}\nm,b=y,a=x i=1i {ahead + unit}\n").encode()
     assert short.parts.line_rows.append(text, database, precision) == (4, b"")
-    again = b"w v=2 %d\nw,a=x v=3 %d\n" % (ahead, ahead)
-    assert short.parts.line_rows.append(again, database, precision) == (1, b"w v=2 %d\n\n" % ahead)
+    again = b"w v=2 %d\nm,a=x,b=y i=4i %d\n" % (ahead, ahead)
+    assert short.parts.line_rows.append(again, database, precision) == (1, b"\nm,a=x,b=y i=4i %d\n" % ahead)
 
 
 @pytest.mark.parametrize("line", [
