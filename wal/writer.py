@@ -186,7 +186,7 @@ class WalWriter:
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
                        ingest_time_ms: int, origin: IngestOrigin | None = None, *, continues: bool = False) -> Ticket:
-        """Enqueues complete rows, new ones only, in the packed form of `layout`; see `RowFormat.pack`.
+        """Enqueues complete rows in the packed form of `layout`; see `RowFormat.pack`.
 
         They are sorted by key, without duplicates of a key; `schema` carries the key column count.
         """

@@ -115,9 +115,12 @@ def find_existing(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts
     # The longest ones have most of the keys. Whether it is the newest version that was found doesn't matter: what hides
     # that hides older ones, too.
     for chunk in sorted(chunks, key=lambda chunk: chunk.num_rows, reverse=True):
-        owner, row = _rows_at(chunk, tuid, ts, key_name, key_values)
-        if tombstones and len(owner):
-            owner = owner[~tombstones.hidden(tuid[owner], ts[owner], chunk.version[row])]
+        if key_values is None and not tombstones:
+            owner = chunk.keys().present(tuid, ts)
+        else:
+            owner, row = _rows_at(chunk, tuid, ts, key_name, key_values)
+            if tombstones and len(owner):
+                owner = owner[~tombstones.hidden(tuid[owner], ts[owner], chunk.version[row])]
         if not len(owner):
             continue
         exists[missing[owner]] = True
