@@ -27,8 +27,8 @@ from penstock.wal.record import Record
 SCHEMAS = [pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())]),
            pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64()), ("w", pa.string())])]
 ACTIONS = st.lists(st.tuples(
-    st.sampled_from(["append"] * 6 + ["write", "write", "many", "delete", "column", "ingest"]), st.sampled_from([7, 8]),
-    st.integers(0, 40)), max_size=40)
+    st.sampled_from(["append"] * 6 + ["few"] * 6 + ["write", "write", "many", "delete", "column", "ingest"]),
+    st.sampled_from([7, 8]), st.integers(0, 40)), max_size=40)
 
 
 def play(vnode: Vnode, script: list[tuple[str, int, int]]) -> None:
@@ -45,7 +45,9 @@ def play(vnode: Vnode, script: list[tuple[str, int, int]]) -> None:
         elif action == "delete":
             vnode.delete(table, None if key % 2 else [1], key, key + 5)
         elif action == "append":
-            vnode.write_few(table, schema.names, [(1 + key % 3, 100 + number, *values)])
+            vnode.write_few(table, tuple(schema.names), [(1 + key % 3, 100 + number, *values)])
+        elif action == "few":
+            vnode.write_few(table, tuple(schema.names), [(1, key % 4, *values), (2, 100 + key % 4, *values)])
         else:
             count = 600 if action == "many" else 1 + key % 3
             batch = pa.RecordBatch.from_arrays([

@@ -233,8 +233,8 @@ class VnodeRepair:
             wanted = (isinstance(record, RowsRecord) and record.table_uid == table.table_uid
                       and record.version <= part.max_version and record.version not in elsewhere)
             if wanted and isinstance(record, RowsRecord):
-                arrays, schema, version, updates = stored_form(record)
-                versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
+                arrays, schema, updates = stored_form(record.batch)
+                versions = pa.array(np.full(len(arrays[0]), record.version, np.uint64))
                 runs.append(Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=schema), updates))
         if not runs:
             raise DamagedRecordError("the log has none of its rows")

@@ -8,10 +8,10 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from penstock.vnode.store.memtable import VERSION_COLUMN, Run
+from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.sorted_keys import ascending, key_order, times_of, tuids_of
-from penstock.vnode.store.table_state import TableState
-from penstock.wal.record import LAST_COLUMN, AnyDelete, Record, RowsRecord
+from penstock.vnode.store.table_state import TableState, stored_form
+from penstock.wal.record import AnyDelete, Record, RowsRecord
 
 _SMALL = 512  # rows; more of them are worth a run of their own
 
@@ -25,19 +25,18 @@ def replay(records: Sequence[Record], tables: Mapping[int, TableState]) -> None:
         if len(some) == 1:
             table.replay(some[0])
         else:
-            appends = [record for record in some if isinstance(record, RowsRecord)]
-            table.append_run(_run_of(appends), sum(record.batch.nbytes for record in appends))
-            table.note_replayed(appends[-1].version)
-            for record in appends:
+            rows = [record for record in some if isinstance(record, RowsRecord)]
+            table.append_run(_run_of(rows), sum(record.batch.nbytes for record in rows))
+            table.note_replayed(rows[-1].version)
+            for record in rows:
                 if record.origin is not None:
                     table.note_place(record.origin, record.version)
 
 
 def _together(records: Iterator[RowsRecord | AnyDelete]) -> Iterator[list[RowsRecord | AnyDelete]]:
-    """Yields records that can be brought in at once: small appends of one table, in one shape; or a single one."""
+    """Yields records that can be brought in at once: few rows of one table each, in one shape; or a single one."""
     def kind(record: RowsRecord | AnyDelete) -> object:
-        if not isinstance(record, RowsRecord) or record.batch.num_rows > _SMALL or (
-                LAST_COLUMN in record.batch.schema.names):
+        if not isinstance(record, RowsRecord) or record.batch.num_rows > _SMALL:
             return record.version
         return record.table_uid, record.batch.schema
 
@@ -46,13 +45,12 @@ def _together(records: Iterator[RowsRecord | AnyDelete]) -> Iterator[list[RowsRe
 
 
 def _run_of(records: Sequence[RowsRecord]) -> Run:
-    """Returns the rows of appends of one shape; each key is in one of them."""
-    rows = pa.concat_batches([record.batch for record in records])
+    """Returns the rows of records of one shape; where a key is in several, in the order of the records."""
+    arrays, schema, updates = stored_form(pa.concat_batches([record.batch for record in records]))
     versions = np.repeat(np.array([record.version for record in records], np.uint64),
                          [record.batch.num_rows for record in records])
+    rows = pa.RecordBatch.from_arrays([*arrays, pa.array(versions)], schema=schema)
     tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
     if not ascending(tuid, ts):
-        order = key_order(tuid, ts, None, versions)
-        rows, versions = rows.take(pa.array(order)), versions[order]
-    schema = rows.schema.remove_metadata().append(pa.field(VERSION_COLUMN, pa.uint64()))
-    return Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(versions)], schema=schema), None)
+        rows = rows.take(pa.array(key_order(tuid, ts, None, versions)))
+    return Run.of(rows, updates)

@@ -95,9 +95,9 @@ class PackedVerdict(NamedTuple):
     in_log: Sequence[bytes]
 
 
-def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, TimeRange | None]:
-    """Returns the rows of a log record as `TableState.append` takes them: without the verdict."""
-    batch = record.batch
+def stored_form(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Schema, TimeRange | None]:
+    """Returns rows of the log as they are stored, without the verdict: arrays and their schema, to which versions are
+    to be added, and in which range of times rows replace others."""
     names: list[str] = batch.schema.names
     updates: TimeRange | None = None
     arrays = batch.columns
@@ -108,7 +108,7 @@ def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, Tim
             updates = (int(times.min()), int(times.max()))
         names, arrays = names[:-2], arrays[:-2]
     fields = [batch.schema.field(name) for name in names]
-    return arrays, pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())]), record.version, updates
+    return arrays, pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())]), updates
 
 
 class TableState:
@@ -155,7 +155,8 @@ class TableState:
     def replay(self, record: RowsRecord | AnyDelete) -> None:
         """Does again what a record of the log says."""
         if isinstance(record, RowsRecord):
-            self.append(*stored_form(record), record.batch.nbytes)
+            arrays, schema, updates = stored_form(record.batch)
+            self.append(arrays, schema, record.version, updates, record.batch.nbytes)
             if record.origin is not None:
                 self.note_place(record.origin, record.version)
         elif isinstance(record, DeletePointsRecord):
