@@ -26,7 +26,8 @@ def replay(records: Sequence[Record], tables: Mapping[int, TableState]) -> None:
             table.replay(some[0])
         else:
             rows = [record for record in some if isinstance(record, RowsRecord)]
-            table.append_run(_run_of(rows), sum(record.batch.nbytes for record in rows))
+            run = _run_of(rows)
+            table.append_run(run, run.data.nbytes)  # to ask each record would take as long as to read it
             table.note_replayed(rows[-1].version)
             for record in rows:
                 if record.origin is not None:
