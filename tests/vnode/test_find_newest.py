@@ -15,9 +15,13 @@ from penstock.common.fs import OsFs
 from penstock.vnode.store.chunk_reader import find_existing, find_newest
 from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.parts import PartCache
+from penstock.vnode.store.table_state import LATE, UPDATE
 from penstock.vnode.store.tombstones import Tombstone, Tombstones, of_any
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
+from penstock.wal.log import LogFiles
+from penstock.wal.reader import WalReader
+from penstock.wal.record import RowsRecord
 
 KEYS = [(uid, ts) for uid in (1, 2, 9) for ts in (10, 20)]
 WRITES = st.lists(st.lists(st.sampled_from(KEYS), unique=True, min_size=1), min_size=1, max_size=8)
@@ -110,5 +114,29 @@ def test_parts_are_read_only_for_keys_that_are_not_in_memory(tmp_path: Path, mon
         assert len(reads) == 2
         monkeypatch.undo()
         assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0]
+    finally:
+        vnode.close()
+
+
+def test_single_rows_are_compared_with_what_waits_to_be_a_run(tmp_path: Path) -> None:
+    """Rows that came a few at a time, rows that came one by one, and runs that have both."""
+    vnode = Vnode.open(tmp_path, VnodeOptions(2), fs=OsFs(), clock=ManualClock())
+    columns = ("ts", "v")
+    try:
+        vnode.define_table(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
+        vnode.write(5, _rows({10: 1.0}))
+        assert vnode.write_few(5, columns, [(1, 10, 2.0)]) == 2
+        assert vnode.write_few(5, columns, [(1, 10, 3.0), (1, 5, 0.0)]) == 3
+        assert vnode.write_few(5, columns, [(1, 10, None)], partial=True) is None
+        vnode.write(5, _rows({20: 4.0}))
+        assert vnode.write_few(5, columns, [(1, 5, 5.0), (1, 20, 6.0)]) == 5
+        vnode.delete(5, None, 20, 20)
+        assert vnode.write_few(5, columns, [(1, 20, 7.0)]) == 7
+        reader = WalReader(LogFiles(tmp_path / "wal", OsFs()))
+        changes = [record.batch.column("_change").to_pylist() for record in reader.read()
+                   if isinstance(record, RowsRecord) and "_change" in record.batch.schema.names]
+        reader.close()
+        assert changes == [[UPDATE], [LATE, UPDATE], [UPDATE, UPDATE], [LATE]]
+        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [5.0, 3.0, 7.0]
     finally:
         vnode.close()

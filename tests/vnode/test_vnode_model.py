@@ -122,7 +122,11 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
             zip(*places, strict=True), (pa.uint64(), pa.int64()), strict=True))))
         assert as_rows(found, model.key_columns) == {
             key: row for key, row in model.at.get(version, {}).items() if key[:2] in places}
-        assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
+        read_outside = outside.snapshot(TABLE, as_of=version).to_arrow(**arguments)
+        if model.key_columns == 2:  # rows of one time come in any order
+            rows, read_outside = (table.sort_by([("_tuid", "ascending"), ("ts", "ascending"), ("k", "ascending")])
+                                  for table in (rows, read_outside))
+        assert read_outside.equals(rows)
         if version == last:
             found = sql_rows(snapshot.to_sql(**arguments))
             assert as_rows(found, model.key_columns) == expected
@@ -171,15 +175,18 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={
 
 @settings(max_examples=times(20, 300), deadline=None)
 @given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
-       st.lists(ARGUMENTS, min_size=1, max_size=2), st.booleans())
-def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str,
-                                          arguments: list[dict[str, Any]], narrow: bool) -> None:
-    """Latest and as-of reads, the verdicts in the log, and the log itself agree with the model."""
+       st.lists(ARGUMENTS, min_size=1, max_size=2), st.booleans(), st.booleans())
+def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str, arguments: list[dict[str, Any]],
+                                          narrow: bool, often: bool) -> None:
+    """Latest and as-of reads, the verdicts in the log, and the log itself agree with the model.
+
+    Reads that aren't `often` find rows that nobody has made columns of before.
+    """
     root = Path(tempfile.mkdtemp(prefix="vnode"))
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(memtable, "LOOKED_UP_FAN_IN", 2)  # so that few rows have their runs merged
-            run_history(root, ops, key_columns, schema_of(key_columns, unit, narrow=narrow), arguments)
+            run_history(root, ops, key_columns, schema_of(key_columns, unit, narrow=narrow), arguments, often=often)
     finally:
         shutil.rmtree(root)
 
@@ -222,8 +229,8 @@ def delete_rows(
     assert vnode.acknowledged_version == version
 
 
-def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema, arguments: list[dict[str, Any]]
-                ) -> None:
+def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema, arguments: list[dict[str, Any]], *,
+                often: bool) -> None:
     """Plays one history on a vnode in `root` and on the model."""
     clock = ManualClock()
     model = Model(key_columns)
@@ -283,7 +290,8 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
                 before.close()
         for uid in (1, 2):
             assert vnode.last_ts(uid) == model.newest.get(uid)
-        check(vnode, model, pin, {})
+        if often:
+            check(vnode, model, pin, {})
     for given_arguments in arguments:
         check(vnode, model, pin, given_arguments)
     vnode.verify()

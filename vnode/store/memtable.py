@@ -272,7 +272,9 @@ class Memtable:
         return self.unpacked_between(first_ts, last_ts)
 
     def unpacked_between(self, first_ts: int, last_ts: int) -> list[Run]:
-        """Does so for rows that aren't packed any more, and leaves the others as they are."""
+        """Does so for all rows but those that are packed, and leaves these as they are; see `packed_version`."""
+        if self._few:
+            self._unpack()
         found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
         if len(found) >= LOOKED_UP_FAN_IN and self._merge_some():
             found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]

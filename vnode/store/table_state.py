@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +92,9 @@ class PackedVerdict(NamedTuple):
 
     change: Sequence[int] | None
     in_log: Sequence[bytes]
+
+
+_ALL_APPENDS = PackedVerdict(None, ())
 
 
 def stored_form(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Schema, TimeRange | None]:
@@ -393,7 +395,8 @@ class TableState:
             if len(by_key) < len(rows):
                 return None
             rows = [by_key[key] for key in sorted(by_key)]
-        return PackedRows(rows, [self.row_format.pack(row) for row in rows])
+            return PackedRows(rows, [self.row_format.pack(row) for row in rows])
+        return PackedRows(rows, [self.row_format.pack(rows[0])])
 
     def _key(self, row: Row) -> RowKey:
         return row[:self.key_columns + 1]
@@ -404,10 +407,16 @@ class TableState:
         `partial`: columns that rows don't have keep what is stored. None where that counts, or many are to be looked
         up.
         """
+        for row in rows.rows:
+            last = self.newest.get(row[0])
+            if last is not None and row[1] <= last:
+                return self._decide_on_late(rows, cache, partial=partial)
+        return _ALL_APPENDS
+
+    def _decide_on_late(self, rows: PackedRows, cache: PartCache, *, partial: bool) -> PackedVerdict | None:
+        """Does so where some rows aren't appends."""
         newest = [self.newest.get(row[0]) for row in rows.rows]
         late = [place for place, last in enumerate(newest) if last is not None and rows.rows[place][1] <= last]
-        if not late:
-            return PackedVerdict(None, rows.packed)
         if len(late) > _LOOKED_UP_MAX or self._change_format is None:
             return None
         change = [APPEND] * len(newest)
@@ -432,19 +441,21 @@ class TableState:
         return bool(self.parts) and any(
             has_row(group, *arguments) for group in self._row_groups(cache, np.array([tuid], np.uint64), ts, ts))
 
-    def packed_form(self, verdict: PackedVerdict) -> tuple[pa.Schema, RowFormat]:
-        """Returns the schema in which the log holds packed rows, and their format there."""
-        assert self.row_format is not None
-        assert self._change_format is not None
+    def packed_in_log(self, rows: PackedRows, verdict: PackedVerdict) -> tuple[pa.Schema, Sequence[bytes], RowFormat]:
+        """Returns packed rows as the log holds them: their schema there, they themselves, and their format."""
         if verdict.change is None:
-            return self.wal_schema, self.row_format
-        return self.change_schema, self._change_format
+            assert self.row_format is not None
+            return self.wal_schema, rows.packed, self.row_format
+        assert self._change_format is not None
+        return self.change_schema, verdict.in_log, self._change_format
 
     def append_packed(self, rows: PackedRows, verdict: PackedVerdict, version: int) -> None:
         """Adds rows to the memtable that `decide_on_packed` has decided on."""
         assert self.row_format is not None
-        for row, data, change in zip(rows.rows, rows.packed, verdict.change or repeat(APPEND), strict=False):
-            self.memtable.append_packed(data, row[:self.key_columns + 1], version, self.row_format, change == UPDATE)
+        changes, key_end = verdict.change, self.key_columns + 1
+        for place, (row, data) in enumerate(zip(rows.rows, rows.packed, strict=True)):
+            change = APPEND if changes is None else changes[place]
+            self.memtable.append_packed(data, row[:key_end], version, self.row_format, change == UPDATE)
             if change == APPEND or row[1] == self.newest.get(row[0]):
                 self.newest.appended(row[0], row[1])
         self._note_logged(version, len(rows.rows))

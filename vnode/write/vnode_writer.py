@@ -167,9 +167,8 @@ class VnodeWriter:
     def _enqueue_packed(self, table: TableState, rows: PackedRows, verdict: PackedVerdict,
                         origin: IngestOrigin | None, continues: bool = False) -> Ticket:
         """Puts packed rows into the memtable and on their way into the log."""
-        schema, layout = table.packed_form(verdict)
         ticket = self._wal.enqueue_packed(
-            table.uid, schema, verdict.in_log, layout, self._store.clock.now_ms(), origin, continues=continues)
+            table.uid, *table.packed_in_log(rows, verdict), self._store.clock.now_ms(), origin, continues=continues)
         table.append_packed(rows, verdict, ticket.version)
         return ticket
 
