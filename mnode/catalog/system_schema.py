@@ -121,7 +121,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
             ("notify_waiting", _BIG), ("notify_error", _LINE), ("refused_rows", _BIG), ("verdict_kind", _text(20)),
             ("last_audit", _TIME), ("audited_cut", _LINE), ("audited_results", _BIG), ("mismatches", _BIG),
-            ("audit_note", _LINE),
+            ("audit_note", _LINE), ("forgotten_groups", _BIG),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -145,7 +145,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("notify_sent", _BIG), ("notify_failed", _BIG), ("notify_waiting", _BIG), ("notify_error", _LINE),
             ("turns", _BIG), ("rows_per_turn", _DOUBLE), ("gathering_ms", _DOUBLE), ("refused_rows", _BIG),
             ("taken_rows", _BIG), ("handed_on_rows", _BIG), ("filtered_rows", _BIG), ("missing_rows", _BIG),
-            ("unread_seconds", _DOUBLE),
+            ("unread_seconds", _DOUBLE), ("forgotten_groups", _BIG),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

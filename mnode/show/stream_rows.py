@@ -285,6 +285,7 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
     all_marks = marks or [status.time.watermark for status in sources if status.time.watermark is not None]
     history = [status.history for status in sources if status.history is not None]
     filling = any(not progress.done for progress in history)
+    forgotten = [count for report in reports if (count := report.status.size.forgotten_groups) is not None]
     return {
         "history_id": f"0x{stream.id:x}" if filling else None, "history": history_text(history, precision),
         "rows_in": sum(status.progress.rows_in for status in sources),
@@ -293,6 +294,7 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
         "event_time_watermark": to_ms(min(all_marks), precision) if all_marks else None,
         "blocked_by": next((str(report.status.blocked_by) for report in reports if report.status.blocked_by), None),
         "state_bytes": state_bytes(report.status for report in reports),
+        "forgotten_groups": sum(forgotten) if forgotten else None,
         "refused_rows": sum(status.late.refused_rows for status in sinks),
         "notify_sent": sum(status.notified.sent for status in sinks),
         "notify_failed": sum(status.notified.failed for status in sinks),

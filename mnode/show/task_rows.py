@@ -116,7 +116,7 @@ def _work(report: TaskReport, setting: TaskSetting) -> Row:
         "event_time_watermark": to_ms(time.watermark, precision),
         "max_event_time": to_ms(time.max_event_time, precision), "idle": time.idle,
         "late_rows": status.late.late_rows, "refused_rows": status.late.refused_rows, **_account(report),
-        "windows_open": size.windows_open, "state_bytes": size.bytes,
+        "windows_open": size.windows_open, "forgotten_groups": size.forgotten_groups, "state_bytes": size.bytes,
         "state_capacity": size.capacity, "udf_errors": status.functions.errors,
         "starved_percent": _percent(report.starved), "busy_percent": _percent(report.busy),
         "blocked_percent": _percent(report.blocked), "udf_percent": _percent(report.udf),

@@ -147,12 +147,13 @@ class Horizon:
 class LeftOut:
     """What source tasks say that they left out: the last `rows`, and how many `others`.
 
-    `unread`: what they haven't come to yet, if there is anything.
+    `unread`: what they haven't come to yet, if there is anything. `groups`: how many STATE_TTL has let go.
     """
 
     rows: Sequence[DroppedRow]
     others: int = 0
     unread: str = ""
+    groups: int = 0
 
     @classmethod
     def of(cls, statuses: Sequence[TaskStatus]) -> LeftOut:
@@ -164,7 +165,8 @@ class LeftOut:
             unread = "history is still being read"
         elif any(status.progress.recalculates for status in statuses):
             unread = "a recalculation is under way"
-        return cls([*{(row.version, row.row_key): row for row in rows}.values()], others, unread)
+        groups = sum(status.size.forgotten_groups or 0 for status in statuses)
+        return cls([*{(row.version, row.row_key): row for row in rows}.values()], others, unread, groups)
 
     def reasons(self, times: Span | None) -> list[str]:
         """Returns what may be why a result isn't what the query says that rows of these times may change, None: any."""
@@ -176,6 +178,8 @@ class LeftOut:
             known.append(self.unread)
         if not known and self.others > 0:
             known.append(f"{self.others} rows were left out whose times aren't known any more")
+        if self.groups:
+            known.append(f"{self.groups} groups were let go, and began anew if anything came for them: STATE_TTL")
         return known
 
 

@@ -140,8 +140,9 @@ def _windowed(
     aggregate = aggregate_of(below)
     window = aggregate.input
     rows = rows_of(window.input if isinstance(window, Window) else window, stream.keys, stream.time_zone)
-    # Of windows what has changed is read back; of groups that have no end nobody could.
-    retracts = not isinstance(window, Window) and all(
+    # Of windows what has changed is read back; of groups that have no end nobody could. From groups that may have been
+    # let go nothing can be taken.
+    retracts = not isinstance(window, Window) and stream.policies.state_ttl is None and all(
         isinstance(found, AggregateCall) and retractable(found) for found in aggregate.calls)
     calls = _staged_calls(aggregate, split_to_retract if retracts else split)
     partials = [call.partial for call in calls]

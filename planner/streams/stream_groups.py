@@ -20,6 +20,7 @@ from penstock.planner.lower.partial_aggregates import retractable
 from penstock.planner.lower.stages import stream_plan
 from penstock.planner.lower.targets import always_fits
 from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.streams.state_ttl import state_ttl
 from penstock.planner.task_plans.stream_plan import History, Policies, StreamPlan
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import CreateStream
@@ -53,8 +54,9 @@ def plan_kept_groups(
     kept = [found for found in calls if found is not None and _is_kept(found, of_none=not grouped)]
     if len(kept) < len(calls):
         return None
+    ttl = state_ttl(statement, batch.scans[0].precision)
     # Each row that comes may take the place of another one: to read all others of its group back isn't quicker.
-    if batch.scans[0].table.keyed and not all(map(retractable, kept)):
+    if batch.scans[0].table.keyed and (ttl is not None or not all(map(retractable, kept))):
         return None
     of_group = replace(aggregate, input=rows, calls=tuple(kept))
     plan = Project(of_group if below is aggregate else replace(below, input=of_group), tuple(
@@ -67,7 +69,7 @@ def plan_kept_groups(
     fit = all(always_fits(value, each.type) for value, each in zip(outputs, columns, strict=True))
     target = Target(database, statement.target.name.name, columns, (), None, (), 0, create=True,
                     checks_results=not fit, key_places=places, single=not grouped)
-    policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once")
+    policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once", state_ttl=ttl)
     stream = LogicalStream(plan, keys, target, "at_once", policies, batch.scans[0].precision, time_zone,
                            own_zone=statement.options.timezone is not None, history=History(None, None))
     return stream_plan(stream, batch.functions, ())

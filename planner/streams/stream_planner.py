@@ -18,6 +18,7 @@ from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
+from penstock.planner.streams.state_ttl import check_no_ttl, why_no_groups
 from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
@@ -65,6 +66,7 @@ def plan_stream(
     stream = _context(statement, catalog, session, defaults)
     plan, session = _plan(stream), stream.session
     options = statement.options
+    check_no_ttl(statement, why_no_groups(plan.computation))
     if plan.sink.external is None and (options.on_failure is not None or options.retry_time is not None):
         raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
                                  hint="a result table is a part of Penstock and has no failures of its own")

@@ -25,6 +25,7 @@ from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.dead_letters import dlq_table
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
 from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
+from penstock.planner.streams.state_ttl import check_no_ttl, why_no_groups
 from penstock.planner.streams.stream_groups import plan_kept_groups
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.streams.touched_keys import TouchedColumn, touched_columns
@@ -68,7 +69,7 @@ TEXT_LENGTH = 1024
 
 _DAY_MS = 86_400_000
 _OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
-               "on_mismatch")
+               "on_mismatch", "state_ttl")
 _OF_EMITTING = ("on_failure", "retry_time", "dlq")
 _NOT_ALLOWED_FUNCTION = 0x265A
 #: Types of tags whose values a condition tells apart as they are.
@@ -198,6 +199,7 @@ def plan_refreshed(
     if statement.target.external is not None:
         sink = _emitted(statement, statement.target.external, batch, sources[0], catalog, session)
         refresh = RefreshPlan(sources, reason)
+        check_no_ttl(statement, "what leaves Penstock is compared with what was sent: no groups are kept")
         if statement.options.dlq is not None:
             dlq = replace(dlq_table(statement.options.dlq, sources[0].precision, catalog, session), errors=False,
                           failures=True)
@@ -207,7 +209,10 @@ def plan_refreshed(
         together = statement.materialized or any(source.storage_uid in refreshed for source in sources)
         kept = None if together else _kept_groups(statement, catalog, session, database, columns)
         if kept is not None:
+            if kept.sink.single:
+                check_no_ttl(statement, "all rows together are one group, which each of them changes")
             return kept
+        check_no_ttl(statement, _why_no_groups(sources, reason, together=together))
         groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
         by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
         touched = () if groups or not by_key else _lasting(touched_columns(batch.plan), batch)
@@ -227,6 +232,15 @@ def plan_refreshed(
     return StreamPlan(
         sources[0], Grouping((), colocated=False), refresh, "at_once", Policies(ignore_expired=False), sink,
         session.time_zone, tree, batch.functions, dlq)
+
+
+def _why_no_groups(sources: Sequence[SourcePlan], reason: str, *, together: bool) -> str:
+    """Returns why tasks of a stream keep no groups that STATE_TTL might let go."""
+    if together:
+        return "the stream is computed as of one cut with the one whose result it reads, and keeps nothing of rows"
+    if not all(source.timed for source in sources):
+        return "rows of a table with a KEY have no time by which groups could go"
+    return why_no_groups(RefreshPlan((), reason))
 
 
 def _lasting(touched: Sequence[TouchedColumn], batch: BatchPlan) -> Sequence[TouchedColumn]:

@@ -388,6 +388,9 @@ class TimePlan:
 
 OnError = Literal["null", "fail", "skip", "dlq"]
 
+TTL_STEPS = 8
+"""Into so many steps STATE_TTL is cut at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class DlqPlan:
@@ -541,6 +544,7 @@ class Policies:
     `delete_mark`: windows older than the newest event time by this much may be forgotten (units of the source's
     precision, as `watermark`). `guarantee`: how often a row counts after a failure. `on_error`: what becomes of rows
     that can't be computed; null is TDengine's way: functions give NULL, and what else fails ends the attempt.
+    `state_ttl`: groups that nothing has changed for so long are let go (units of the source's precision; None: none).
     """
 
     watermark: int = 0
@@ -550,6 +554,7 @@ class Policies:
     time: TimePlan = TimePlan()
     on_error: OnError = "null"
     guarantee: Guarantee = "exactly_once"
+    state_ttl: int | None = None
 
     @property
     def leaves_out_errors(self) -> bool:
@@ -560,6 +565,16 @@ class Policies:
     def closing_delay(self) -> int:
         """How far behind the newest event time windows close (units of the source's precision)."""
         return self.watermark + self.time.lateness
+
+    @property
+    def ttl_step(self) -> int:
+        """How long the steps are by which time goes on for STATE_TTL, an eighth of it.
+
+        What comes in one step comes at one time, so that many records may be processed at once; a group goes in the
+        first step that begins later than STATE_TTL after the end of its last one.
+        """
+        assert self.state_ttl is not None
+        return -(-self.state_ttl // TTL_STEPS)
 
 
 @dataclass(frozen=True, slots=True)

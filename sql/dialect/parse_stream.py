@@ -48,7 +48,7 @@ from penstock.sql.tree.statements import (
 )
 
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME",
-              "LOOKUP_FRESHNESS")
+              "LOOKUP_FRESHNESS", "STATE_TTL")
 _FAILURE_FATES = ("PAUSE", "DLQ")
 _MISMATCH_FATES = ("REPORT", "RECALCULATE")
 _PLACES = ("TOPIC", "TABLE", "PATH")
@@ -86,14 +86,20 @@ _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONT
 
 @dataclass
 class _OptionReader:
-    """Collects the options of one CREATE STREAM or ALTER STREAM and refuses repeats."""
+    """Collects the options of one CREATE STREAM or ALTER STREAM and refuses repeats.
+
+    `offsets`: where those that were read start.
+    """
 
     parser: QueryParser
     values: dict[str, Any] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> StreamOptions:
+        start = self.parser.token.start
         while self._read_one():
-            pass
+            self.offsets.update(dict.fromkeys(self.values.keys() - self.offsets.keys(), start))
+            start = self.parser.token.start
         return StreamOptions(**self.values)
 
     def _read_one(self) -> bool:
@@ -265,7 +271,8 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
         raise parser.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = parser.take_if_not_exists()
     name = parser.name("a stream name")
-    options = _OptionReader(parser).read()
+    reader = _OptionReader(parser)
+    options = reader.read()
     if not parser.at("INTO"):
         raise parser.fail("a stream option or INTO is expected")
     parser.advance()
@@ -279,7 +286,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None
     return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify,
-                        start)
+                        start, option_offsets=reader.offsets)
 
 
 def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement:

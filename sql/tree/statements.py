@@ -8,6 +8,7 @@ the whole text, whose offsets nodes and names know; queries within others have n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -556,7 +557,7 @@ class StreamOptions(Node):
     """Options of CREATE STREAM; None means not given, so that defaults come from the engine.
 
     Rates are per second and task, 0 is unlimited: `sink_rate` in MB, `sink_calls`, `source_rate` and `history_rate` in
-    rows. `state_limit` is in bytes, 0 is unlimited.
+    rows. `state_limit` is in bytes, 0 is unlimited. `state_ttl`: groups go that nothing has changed for so long.
     """
 
     trigger: TriggerMode | None = None
@@ -586,6 +587,7 @@ class StreamOptions(Node):
     source_rate: float | None = None
     history_rate: float | None = None
     state_limit: int | None = None
+    state_ttl: Duration | None = None
     guarantee: Guarantee | None = None
     on_failure: OnFailure | None = None
     retry_time: Duration | None = None
@@ -644,7 +646,8 @@ class Notify(Node):
 class CreateStream(Statement):
     """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
 
-    `materialized`: CREATE MATERIALIZED VIEW.
+    `materialized`: CREATE MATERIALIZED VIEW. `option_offsets`: where options start in the text that was parsed, by the
+    fields of `options`.
     """
 
     name: str
@@ -657,6 +660,7 @@ class CreateStream(Statement):
     notify: Notify | None = None
     source_start: int = in_meta(default=0)
     materialized: bool = False
+    option_offsets: Mapping[str, int] | None = in_meta(default=None)
 
     @property
     def select(self) -> Select:

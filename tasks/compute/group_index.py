@@ -83,6 +83,16 @@ class GroupIndex:
         unknown = self._numbering.find(gids) < 0
         self._add(gids[unknown], others.key_columns(numbers[unknown]))
 
+    def keep(self, numbers: Slots, stored: Sequence[bytes]) -> None:
+        """Forgets all groups but some, which get the numbers 0, 1, ...; `stored`: all keys that a store has of groups.
+        """
+        ids, keys = self.ids(numbers), self.key_columns(numbers)
+        self._numbering = Numbering()
+        self._columns = [column.slice(0, 0) for column in self._columns]
+        self._key_bytes = self._unsaved = 0
+        self._outdated = list(stored)
+        self._add(ids, keys)
+
     def key_columns(self, numbers: Slots) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
         columns = self._all_columns()

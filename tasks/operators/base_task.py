@@ -153,7 +153,7 @@ class BaseTask:
         """Returns the size of the task's state: what is in its store, and what it has beside that."""
         beside = self._table_bytes
         return StateSize(self._store.used_bytes + beside, self._settings.state_map_bytes,
-                         self._store.memory_bytes + beside, self._windows_open)
+                         self._store.memory_bytes + beside, self._windows_open, self._forgotten_groups)
 
     @property
     def _table_bytes(self) -> int:
@@ -168,6 +168,11 @@ class BaseTask:
     @property
     def _windows_open(self) -> int | None:
         """How many windows it keeps; None for tasks without windows."""
+        return None
+
+    @property
+    def _forgotten_groups(self) -> int | None:
+        """How many groups STATE_TTL has let go since the stream was created; None without STATE_TTL."""
         return None
 
     @property

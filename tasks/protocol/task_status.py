@@ -185,6 +185,8 @@ class StateSize(NamedTuple):
     memory: int = 0
     """Of `bytes`, those in memory."""
     windows_open: int | None = None
+    forgotten_groups: int | None = None
+    """Groups that STATE_TTL has let go since the stream was created; None without STATE_TTL."""
 
 
 class TimeSpent(NamedTuple):

@@ -20,7 +20,8 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
     What a run recalculates is read from the store as of the run's end. Rows that the stream leaves out (IGNORE
     EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And for which windows rows
     come too late by DELETE_MARK goes by the newest event time before a record, which is that before its run.
-    Records by which child tables move stand apart: rows before and behind them are in other groups.
+    Records by which child tables move stand apart: rows before and behind them are in other groups. With STATE_TTL a
+    run ends where the newest event time comes into another step: groups change at times of steps.
     """
     records = list(records)
     if _never_cut(records, plan, newest):
@@ -46,6 +47,8 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             changes = True
             anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
         anew = anew or (bool(run) and moves_tables(run[-1]) != moves_tables(record))
+        if len(ts) and plan.policies.state_ttl is not None:
+            anew = anew or _is_later_step(newest, int(ts.max()), plan)
         if anew and run:
             yield run
             run, recalculates = [], False
@@ -71,7 +74,15 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
         if found is not None:
             lows.append(found[0])
             highs.append(found[1])
+    if plan.policies.state_ttl is not None and lows and _is_later_step(newest, max(highs), plan):
+        return False
     return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.policies.delete_mark)
+
+
+def _is_later_step(before: int | None, newest: int, plan: StreamPlan) -> bool:
+    """Tells whether STATE_TTL tells a newest event time from the one before."""
+    step = plan.policies.ttl_step
+    return before is None or newest // step > before // step
 
 
 def _time_range(record: RowsRecord) -> tuple[int, int] | None:

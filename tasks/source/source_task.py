@@ -268,6 +268,11 @@ class SourceTask(BaseSourceTask):
     def _read_history(self, history: HistoryReader) -> bool:
         """Processes the next rows from before the stream; they are never late."""
         self._tracker.enter("RUNNING", "reads the history of its vnode")
+        if self._plan.policies.state_ttl is not None and self._time.newest is None:
+            # All that was there before the stream counts as if it came with the last of it.
+            span = self._stored.time_span(TS_MIN, TS_MAX, history.as_of)
+            if span is not None:
+                self._time.advance(span.last_ts)
         rows = history.read()
         if rows is not None and rows.num_rows:
             self._rates.take_old_rows(rows.num_rows)
@@ -353,6 +358,8 @@ class SourceTask(BaseSourceTask):
         before, after = records[0].version - 1, records[-1].version
         if classified is not None and not deletes:
             self._keep_recent(classified, before, after)
+        if classified is not None and self._plan.policies.state_ttl is not None:
+            self._time.advance(classified.newest)  # the time at which groups change is told before they do
         self._emitter.emit(classified, deletes, before=before, after=after)
         self._recent.settle()
         self._dropped.quarantine.settle()

@@ -43,6 +43,8 @@ def layout_of(plan: StreamPlan) -> str:
         **dict.fromkeys(("row window", "agg", "join", "fill", "force")), **_computation(plan.computation),
         "results": [_types(plan.sink.columns), _types(plan.sink.tags), plan.sink.external is not None],
     }
+    if plan.policies.state_ttl is not None:
+        parts["times of groups"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

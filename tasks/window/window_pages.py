@@ -143,6 +143,12 @@ class WindowPages:
         gone = [key for key in self._keys(-_SIGN, until) if goes(_start_of(key))]
         self._store.put_many((key, None) for key in gone)
 
+    def begin_anew(self, start: int) -> None:
+        """Nothing that is stored of a window in memory is what it will be: its groups get other numbers."""
+        self._dirty = {page for page in self._dirty if page[0] != start}
+        self.leave(start)
+        self._store.put_many([(key, None) for key in self._keys(start, start)])
+
     def _unite(self, start: int, page: Page) -> None:
         stored = self._stored_parts(start, page)
         (first, _), *rest = stored

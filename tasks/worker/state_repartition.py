@@ -35,6 +35,8 @@ from penstock.tasks.protocol.task_graph import TaskEdges
 from penstock.tasks.recalculation.reading_back import is_reading_back
 from penstock.tasks.source.source_task import SourceTask, inherited
 from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.window.expiring_groups import LET_GO
+from penstock.tasks.window.group_times import GroupTimes
 from penstock.tasks.window.result_index import results_in
 from penstock.tasks.window.segment_index import segments_in
 from penstock.tasks.window.window_table import WindowTable
@@ -104,7 +106,10 @@ def united_watermarks(saved: Sequence[Mapping[str, Any]], parents: Sequence[int]
 
 @dataclass(slots=True)
 class _Agg:
-    """An agg task's state while it changes hands. `table` is None for segments, which are moved as they are stored."""
+    """An agg task's state while it changes hands. `table` is None for segments, which are moved as they are stored.
+
+    `times` are those of groups with STATE_TTL.
+    """
 
     task: TaskId
     store: StateStore
@@ -112,6 +117,7 @@ class _Agg:
     groups: GroupIndex
     table: WindowTable | None
     closed_until: int | None
+    times: GroupTimes | None
 
 
 class Repartition:
@@ -231,7 +237,10 @@ class Repartition:
             table.restore(meta["table"], until)
         else:
             groups.restore([(key, value) for key, value in store.items(GROUP_PREFIX) if key.startswith(GROUP_PREFIX)])
-        return _Agg(task, store, meta, groups, table, until)
+        times = self._empty_times(store)
+        if times is not None:
+            times.restore(len(groups))
+        return _Agg(task, store, meta, groups, table, until, times)
 
     def _new_agg(
         self, task: TaskId, stores: ExitStack, functions: UserFunctions, metas: Sequence[dict[str, Any]]
@@ -242,7 +251,14 @@ class Repartition:
         store = self._fresh(task, stores)
         groups, table = self._empty_table(store, functions)
         counted: dict[str, Any] = {name: [] for name in ("late_rows_kept", "late_rows_forgotten") if name in meta}
-        return _Agg(task, store, {**meta, **counted}, groups, table, self._closed_until(meta))
+        if LET_GO in meta:
+            counted[LET_GO] = 0
+        return _Agg(task, store, {**meta, **counted}, groups, table, self._closed_until(meta),
+                    self._empty_times(store))
+
+    def _empty_times(self, store: StateStore) -> GroupTimes | None:
+        policies = self._plan.policies
+        return None if policies.state_ttl is None else GroupTimes(policies, store)
 
     def _empty_table(self, store: StateStore, functions: UserFunctions) -> tuple[GroupIndex, WindowTable | None]:
         plan = self._plan
@@ -271,6 +287,8 @@ class Repartition:
                     table.merge(PartialColumns.of(partials.filter(pa.array(places == place))), ADD, input)
                     self._spill(aggs[place])
                 self._spill(agg)
+            if agg.times is not None:
+                _hand_over_times(agg.times, agg, aggs, homes)
             stored = results_in
         else:
             for place in np.unique(homes[leaving]).tolist():
@@ -337,6 +355,8 @@ class Repartition:
         self, agg: _Agg, metas: Sequence[Mapping[str, Any]], late: Sequence[tuple[int, list[int]]]
     ) -> None:
         meta = dict(agg.meta)
+        if agg.times is not None:
+            agg.times.save()
         if agg.table is not None:
             meta["table"] = agg.table.save()
         else:
@@ -392,6 +412,18 @@ def _by_operator(edges: Sequence[TaskEdges]) -> dict[OperatorKind, list[TaskEdge
 
 def _tasks(edges: Sequence[TaskEdges]) -> set[TaskId]:
     return {edge.task for edge in edges}
+
+
+def _hand_over_times(times: GroupTimes, agg: _Agg, aggs: Sequence[_Agg], homes: Homes) -> None:
+    """Tells the new homes of groups when these changed last; those that have gone are known to no other task."""
+    for place in np.unique(homes).tolist():
+        if place == agg.task.index:
+            continue
+        leaving = np.flatnonzero(homes == place)
+        there, other = aggs[place].groups.numbers(agg.groups.ids(leaving)), aggs[place].times
+        assert other is not None
+        other.note(there[there >= 0], times.of(leaving[there >= 0]))
+        times.forget(leaving)
 
 
 def _spread_late(

@@ -19,6 +19,7 @@ from penstock.tasks.sink.sink_task import SinkTask
 from penstock.tasks.source.arrival_source import ArrivalSourceTask
 from penstock.tasks.source.force_source import ForceSourceTask
 from penstock.tasks.source.source_task import SourceTask
+from penstock.tasks.window.expiring_groups import ExpiringGroupsTask
 from penstock.tasks.window.segment_agg import SegmentAggTask
 from penstock.tasks.window.window_agg import WindowAggTask
 
@@ -60,7 +61,9 @@ def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironmen
         case "join":
             return JoinTask(deployment, index, edges.upstream, edges.downstream, environment)
         case "agg":
-            kind = WindowAggTask if work == "windows" else SegmentAggTask
+            kind: type[WindowAggTask | SegmentAggTask] = WindowAggTask if work == "windows" else SegmentAggTask
+            if deployment.plan.policies.state_ttl is not None:
+                kind = ExpiringGroupsTask
             return kind(deployment, index, edges.upstream, edges.downstream, environment)
         case "sink" if work == "refresh" and deployment.plan.sink.external is not None:
             return EmitTask(deployment, index, edges.upstream, environment)

@@ -26,7 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "on_error": st.sampled_from(["fail", "skip"]), "late": st.sampled_from(["drop", "recalc"]), "dlq": st.none(),
     "watermark_from": st.none(), "writer_timeout": DURATIONS,
     "close_when_idle": st.booleans(), "checkpoint_interval": st.just(Duration(90, "s")),
-    "state_limit": st.just(0) | st.integers(1 << 20, 1 << 44),
+    "state_limit": st.just(0) | st.integers(1 << 20, 1 << 44), "state_ttl": DURATIONS,
     "sink_rate": st.sampled_from([0.0, 0.1, 2.5]), "sink_calls": st.sampled_from([0.5, 50.0, 100_000.0]),
     "source_rate": st.sampled_from([0.0, 1.0, 1234567.0]), "history_rate": st.sampled_from([0.0, 2.5, 1e9]),
     "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
