@@ -197,8 +197,10 @@ class DirectoryVerification:
                             for operator in ("agg", "source")))
         cut = tuple(sorted(record.versions))
         since = self._read_since(subject, record)
+        left_out = LeftOut([row for known in tasks.values() for row in known.dropped],
+                           groups=sum(known.forgotten_groups for known in tasks.values()))
         if isinstance(subject.results, AnswerRows):
-            return self._of_answer(chosen, since, self._range(subject, first, last))
+            return self._of_answer(chosen, since, self._range(subject, first, last), left_out)
         cuts = subject.cuts(cut, self._catalog)
         later = None if since is None or subject.target is None else self._later(subject.target, since)
         given = found_results(subject, self._sent(chosen) if subject.target is None else None, later)
@@ -210,17 +212,16 @@ class DirectoryVerification:
                 compared_results(subject.results, given, cuts, [piece], until), self._session)
             pieces.append(compared(rows))
             self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].unjudged)
-        left_out = LeftOut([row for known in tasks.values() for row in known.dropped])
         return _found(chosen, pieces, left_out)
 
-    def _of_answer(self, chosen: _AtCheckpoint, since: int | None, span: Span) -> Finding:
+    def _of_answer(self, chosen: _AtCheckpoint, since: int | None, span: Span, left_out: LeftOut) -> Finding:
         subject = chosen.subject
         if since is not None:
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: its tables have changed behind "
                                    "its last checkpoint", hint="let an engine run until the next one")
         compared_rows = compared_answer(self._parts.answers.differing(subject.stream), span)
         self._advanced(subject.stream.name, compared_rows.equal + compared_rows.others)
-        return _found(chosen, [compared_rows], LeftOut(()))
+        return _found(chosen, [compared_rows], left_out)
 
     def _range(self, subject: Subject, first: str | None, last: str | None) -> Span:
         precision, zone = subject.time.precision, self._session.time_zone

@@ -244,11 +244,10 @@ def _window_state(plan: StreamPlan) -> str:
     if plan.sink.single:
         return f"bounded, what all rows together come to is kept; {where}"
     if plan.policies.state_ttl is not None:
-        per_second = UNITS_PER_SECOND[plan.source.precision]
-        kept, most = (duration_text(each, per_second) for each in (
-            plan.policies.state_ttl, plan.policies.state_ttl + plan.policies.ttl_step))
-        return (f"bounded, groups go that nothing has changed for {kept} of event time, or up to {most} (STATE_TTL); "
-                "their results stay, and one that comes again begins anew: it may differ from the query's; " + where)
+        kept = duration_text(plan.policies.state_ttl, UNITS_PER_SECOND[plan.source.precision])
+        return (f"bounded, groups go that nothing has changed for {kept} of event time, or an eighth longer "
+                "(STATE_TTL); their results stay, and of one that comes again the result begins anew: it may differ "
+                f"from the query's; {where}")
     if plan.keeps_groups:
         known = "no more than tables" if not plan.grouping.by_values else "however many there are"
         return f"all groups are kept, {known}; {where}"

@@ -21,7 +21,8 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
     EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And for which windows rows
     come too late by DELETE_MARK goes by the newest event time before a record, which is that before its run.
     Records by which child tables move stand apart: rows before and behind them are in other groups. With STATE_TTL a
-    run ends where the newest event time comes into another step: groups change at times of steps.
+    run ends where the newest event time comes into another step, since groups change at times of steps, and deletes
+    stand apart: rows behind one that lie in its range don't have their groups read back, from before these were let go.
     """
     records = list(records)
     if _never_cut(records, plan, newest):
@@ -47,8 +48,9 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             changes = True
             anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
         anew = anew or (bool(run) and moves_tables(run[-1]) != moves_tables(record))
-        if len(ts) and plan.policies.state_ttl is not None:
-            anew = anew or _is_later_step(newest, int(ts.max()), plan)
+        if plan.policies.state_ttl is not None:
+            anew = anew or (bool(run) and isinstance(run[-1], AnyDelete) != isinstance(record, AnyDelete)) or (
+                len(ts) > 0 and _is_later_step(newest, int(ts.max()), plan))
         if anew and run:
             yield run
             run, recalculates = [], False

@@ -11,6 +11,7 @@ from penstock.tasks.protocol.messages import DroppedRow, TaskId
 from penstock.tasks.recalculation.reading_back import is_reading_back
 from penstock.tasks.state.state_check import Unreadable, read_states
 from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.window.expiring_groups import LET_GO
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,13 @@ class SavedTask:
     """What a task knew. `mark` of an agg task: its watermark, of a source task: the greatest event time that it sent.
 
     `reads_back`: whether it still had history, or a range, to read. `dropped`: the last rows that it left out.
+    `forgotten_groups`: how many groups STATE_TTL had let go there.
     """
 
     mark: int | None
     reads_back: bool = False
     dropped: tuple[DroppedRow, ...] = ()
+    forgotten_groups: int = 0
 
 
 def saved_tasks(paths: DataPaths, wanted: Mapping[TaskId, int]) -> dict[TaskId, SavedTask | Unreadable]:
@@ -34,7 +37,7 @@ def saved_tasks(paths: DataPaths, wanted: Mapping[TaskId, int]) -> dict[TaskId, 
 def _saved(store: StateStore, checkpoint_id: int) -> SavedTask:
     meta = store.meta(checkpoint_id)
     if "watermarks" in meta:
-        return SavedTask(meta["watermarks"]["current"])
+        return SavedTask(meta["watermarks"]["current"], forgotten_groups=meta.get(LET_GO, 0))
     ledger = TimeLedger()
     if "ledger" in meta:  # checkpoints of older versions have none
         ledger.restore(meta["ledger"], store)
