@@ -17,6 +17,7 @@ from penstock.sql.dialect.literals import position
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import Precision
 
+READS_AGAIN = "to answer this query a stream keeps nothing of rows, but reads its tables again"
 _OPTION = "STATE_TTL"
 
 
@@ -53,8 +54,8 @@ def why_no_groups(computation: Computation) -> str:
             return "rows of a join are kept until the watermark has passed the times of their partners"
         case ForcePlan():
             return "windows that the clock ends keep nothing of rows"
-        case RefreshPlan(reason=reason):
-            return f"for {reason} the stream keeps nothing of rows, but reads its tables again"
+        case RefreshPlan():
+            return READS_AGAIN
     assert_never(computation)
 
 

@@ -25,7 +25,7 @@ from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.dead_letters import dlq_table
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
 from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
-from penstock.planner.streams.state_ttl import check_no_ttl, why_no_groups
+from penstock.planner.streams.state_ttl import READS_AGAIN, check_no_ttl
 from penstock.planner.streams.stream_groups import plan_kept_groups
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.streams.touched_keys import TouchedColumn, touched_columns
@@ -212,7 +212,7 @@ def plan_refreshed(
             if kept.sink.single:
                 check_no_ttl(statement, "all rows together are one group, which each of them changes")
             return kept
-        check_no_ttl(statement, _why_no_groups(sources, reason, together=together))
+        check_no_ttl(statement, _why_no_groups(sources, together=together))
         groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
         by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
         touched = () if groups or not by_key else _lasting(touched_columns(batch.plan), batch)
@@ -234,13 +234,13 @@ def plan_refreshed(
         session.time_zone, tree, batch.functions, dlq)
 
 
-def _why_no_groups(sources: Sequence[SourcePlan], reason: str, *, together: bool) -> str:
+def _why_no_groups(sources: Sequence[SourcePlan], *, together: bool) -> str:
     """Returns why tasks of a stream keep no groups that STATE_TTL might let go."""
     if together:
         return "the stream is computed as of one cut with the one whose result it reads, and keeps nothing of rows"
     if not all(source.timed for source in sources):
         return "rows of a table with a KEY have no time by which groups could go"
-    return why_no_groups(RefreshPlan((), reason))
+    return READS_AGAIN
 
 
 def _lasting(touched: Sequence[TouchedColumn], batch: BatchPlan) -> Sequence[TouchedColumn]:

@@ -17,6 +17,7 @@ import numpy as np
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.window.group_table import GroupTable
 from penstock.tasks.window.group_times import GroupTimes
 from penstock.tasks.window.window_agg import WindowAggTask
 
@@ -29,6 +30,9 @@ _SPARE_GROUPS = 4_096
 
 class ExpiringGroupsTask(WindowAggTask):
     """One agg task of a stream of groups that has STATE_TTL."""
+
+    _table: GroupTable
+    _table_kind = GroupTable
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         super()._set_up(inputs, deployment)

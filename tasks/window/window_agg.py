@@ -34,10 +34,11 @@ class WindowAggTask(AggTask):
     """One agg task of a stream with INTERVAL windows."""
 
     _table: WindowTable
+    _table_kind: type[WindowTable] = WindowTable
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         super()._set_up(inputs, deployment)
-        self._table = WindowTable(self._agg, self._plan.grouping.keys, inputs, self._store, self._functions)
+        self._table = self._table_kind(self._agg, self._plan.grouping.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         #: the groups of open windows, by their starts, of which those who are notified were told
         self._announced: dict[int, set[int]] = {}

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.common.masks import all_set, any_set
-from penstock.planner.duckdb_sql.interval_windows import EVER_START, Grid, end_of
+from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
 from penstock.tasks.compute.accumulators import Slots, Values, columns_for
 from penstock.tasks.compute.function_runtime import UserFunctions
@@ -279,41 +279,6 @@ class WindowTable:
                     index.remove(line, groups[gone], slots[gone])
                     self._table.release(slots[gone])
             self._drop_line_if_empty(start)
-
-    def let_go(self, groups: Slots) -> int:
-        """Forgets groups, each named once, where all time is one window; returns how many there were."""
-        line = self._line(EVER_START)
-        self._warm(np.array([EVER_START]), np.zeros(len(groups), np.int64), groups, range(len(self._index)))
-        held = np.zeros(len(groups), bool)
-        for input, index in enumerate(self._index):
-            slots = index.find(np.full(len(groups), line), groups)
-            present = slots >= 0
-            if present.any():
-                held |= present
-                self._pages.note_groups(EVER_START, input, groups[present])
-                index.remove(line, groups[present], slots[present])
-                self._table.release(slots[present])
-        self._drop_line_if_empty(EVER_START)
-        return int(held.sum())
-
-    def renumber(self, staying: Slots) -> None:
-        """Forgets all groups but some, ascending, which get the numbers 0, 1, ... in their order.
-
-        Where all time is one window, and only they have anything in it. All of it comes into memory.
-        """
-        self.drop_empty(np.array([EVER_START]))
-        line = self._line(EVER_START)
-        self._warm_all(EVER_START)
-        numbers = np.full(len(self.groups), -1)
-        numbers[staying] = np.arange(len(staying))
-        self._pages.begin_anew(EVER_START)
-        self.groups.keep(staying, self._store.keys(GROUP_PREFIX, bytes([GROUP_PREFIX[0] + 1])))
-        for input, index in enumerate(self._index):
-            _, groups, slots = index.members(np.array([line]))
-            fresh = self._index[input] = SlotIndex()
-            fresh.put(np.full(len(slots), line), numbers[groups], slots)
-            self._pages.note_groups(EVER_START, input, numbers[groups])
-        self._drop_line_if_empty(EVER_START)
 
     def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
         """Voids what an input had contributed to windows that start in [first, last]; returns its groups by window."""

@@ -18,7 +18,7 @@ WITHOUT_GROUPS = {
     "SELECT _wstart, count(*) n FROM m SESSION(ts, 1m)": "windows end with the watermark",
     "SELECT ts, v FROM t0": "keeps nothing of them",
     "SELECT a.ts, a.v, b.v w FROM m a JOIN m b ON a.ts = b.ts AND a.v = b.v": "the times of their partners",
-    "SELECT g, count(*) n FROM m GROUP BY g ORDER BY n LIMIT 3": "for GROUP BY the stream keeps nothing of rows",
+    "SELECT g, count(*) n FROM m GROUP BY g ORDER BY n LIMIT 3": "a stream keeps nothing of rows, but reads",
     "SELECT a.g, count(*) n FROM m a JOIN k ON a.v = k.id GROUP BY a.g": "have no time",
     "SELECT v, count(*) n FROM k GROUP BY v": "a table with a KEY have no time by which",
     "SELECT count(*) n FROM m": "one group, which each of them changes",
@@ -138,6 +138,7 @@ def test_streams_without_groups_have_none(bed: TestBed, query: str) -> None:
                                           ("1n", "months or years"), ("x", "STATE_TTL"), ("", "STATE_TTL"),
                                           ("1d STATE_TTL 2d", "given twice")])
 def test_it_is_a_time_that_is_longer_than_nothing(bed: TestBed, ttl: str, why: str) -> None:
+    """In the precision of the table; else the error says where."""
     with pytest.raises(PenstockError, match=why) as refused:
         bed.execute(f"CREATE STREAM s STATE_TTL {ttl} INTO o AS SELECT v, count(*) n FROM m GROUP BY v")
     assert refused.value.position is not None
