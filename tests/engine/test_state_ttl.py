@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,30 +19,32 @@ from penstock.vnode.store.sorted_keys import TS_MAX
 
 Row = tuple[int, int, int | None, float, str]
 """Its table, time, voltage, current and note."""
-Group = str | int
-KEYS = {"note": lambda row: row[4], "tbname": lambda row: f"d{row[0]}", "site": lambda row: f"s{row[0] // 2}"}
+KEYS: dict[str, Callable[[Row], str]] = {
+    "note": lambda row: row[4], "tbname": lambda row: f"d{row[0]}", "site": lambda row: f"s{row[0] // 2}"}
 
 
 @dataclass
 class Model:
     """What a stream of groups by `key` comes to that lets them go: a function of what each vnode's log says.
 
-    `kept`: by group and vnode the rows that are kept of it. `changed`: the time of each group's last change.
+    `vnodes`: all that there are, some of which may have no table. `kept`: by group and vnode the rows that are kept of
+    it. `changed`: the time of each group's last change.
     """
 
     key: str
     ttl: int
     vnode_of: Sequence[int]
+    vnodes: Sequence[int]
     newest: dict[int, int] = field(default_factory=dict)
     stored: dict[tuple[int, int], Row] = field(default_factory=dict)
-    kept: dict[Group, dict[int, set[tuple[int, int]]]] = field(default_factory=dict)
-    changed: dict[Group, int] = field(default_factory=dict)
-    results: dict[Group, tuple[int, int | None]] = field(default_factory=dict)
+    kept: dict[str, dict[int, set[tuple[int, int]]]] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
+    results: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     let_go: int = 0
 
     def begin(self, rows: Sequence[Row]) -> None:
         """There are rows before the stream."""
-        for vnode in sorted(set(self.vnode_of)):
+        for vnode in self.vnodes:
             mine = [row for row in rows if self.vnode_of[row[0]] == vnode]
             self.insert(mine)
 
@@ -80,34 +82,32 @@ class Model:
         for group in list(self.kept):
             self._let_go_if_due(group)
 
-    def _group(self, row: Row) -> Group:
+    def _group(self, row: Row) -> str:
         return KEYS[self.key](row)
 
-    def _read_back(self, groups: set[Group], vnode: int) -> None:
+    def _read_back(self, groups: set[str], vnode: int) -> None:
         for group in groups:
             self._change(group, vnode)
             self.kept[group][vnode] = {key for key, row in self.stored.items()
                                        if self._group(row) == group and self.vnode_of[key[0]] == vnode}
             self._show(group)
 
-    def _change(self, group: Group, vnode: int) -> None:
+    def _change(self, group: str, vnode: int) -> None:
         self._let_go_if_due(group)
         self.kept.setdefault(group, {})
         self.changed[group] = max(self.newest[vnode], self.changed.get(group, self.newest[vnode]))
 
-    def _let_go_if_due(self, group: Group) -> None:
+    def _let_go_if_due(self, group: str) -> None:
         """All vnodes have passed the step of its last change by more steps than make up STATE_TTL."""
-        step = -(-self.ttl // 8)
-        one_vnode = self.key == "tbname" or len(set(self.vnode_of)) == 1
-        times_of = {self.newest[self.vnode_of[int(group[1:])]]} if one_vnode and self.key == "tbname" else {
-            self.newest.get(vnode) for vnode in set(self.vnode_of)}
-        if group not in self.kept or None in times_of:
+        vnodes = [self.vnode_of[int(group[1:])]] if self.key == "tbname" else self.vnodes
+        if group not in self.kept or not self.newest.keys() >= set(vnodes):
             return
-        if min(times_of) // step - self.changed[group] // step > -(-self.ttl // step):
+        step, now = -(-self.ttl // 8), min(self.newest[vnode] for vnode in vnodes)
+        if now // step - self.changed[group] // step > -(-self.ttl // step):
             self.let_go += any(self.kept.pop(group).values())
             del self.changed[group]
 
-    def _show(self, group: Group) -> None:
+    def _show(self, group: str) -> None:
         rows = [self.stored[key] for keys in self.kept[group].values() for key in keys]
         values = [row[2] for row in rows if row[2] is not None]
         if rows:
@@ -171,7 +171,7 @@ def records(model: Model, rows: Sequence[Row], *, single: bool) -> list[list[Row
     """Returns rows as records, each of one vnode."""
     if single:
         return [[row] for row in rows]
-    found = [[row for row in rows if model.vnode_of[row[0]] == vnode] for vnode in sorted(set(model.vnode_of))]
+    found = [[row for row in rows if model.vnode_of[row[0]] == vnode] for vnode in model.vnodes]
     return [record for record in found if record]
 
 
@@ -188,7 +188,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory, key: str, ttl: int, vnodes:
                     settings=unhurried(**changes))
     assert isinstance(kit.plan.computation, WindowsPlan)
     assert not kit.plan.computation.retracts
-    model = Model(key, ttl, [child.vgroup_id for child in kit.catalog.child_list])
+    model = Model(key, ttl, [child.vgroup_id for child in kit.catalog.child_list], [*kit.vnodes])
     model.begin(before)
     return kit, model
 
