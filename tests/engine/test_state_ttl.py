@@ -252,20 +252,38 @@ def test_groups_of_many_vnodes_go_once_all_have_passed(
         kit.close()
 
 
-def test_memory_of_groups_that_have_gone_is_given_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Of ever new groups only the last are kept, through checkpoints and a kill."""
-    kit, model = opened(tmp_path_factory, "note", 1_000, 1, [])
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_delete_before_a_row_has_no_group_read_back(tmp_path_factory: pytest.TempPathFactory, *, looks: bool) -> None:
+    """Though the row lies in its range, and both are read at once or one after the other."""
+    kit, model = opened(tmp_path_factory, "note", 10_000, 1, [])
+    try:
+        carry_out(kit, model, [
+            ("insert", [(0, 0, 1, 0.5, "x")]), ("insert", [(1, 20_000, 1, 0.5, "y")]), ("run", None),
+            ("delete", (0, 20_000, 1_000)), *([("run", None)] if looks else []),
+            ("insert", [(0, 20_001, 1, 0.5, "x")])], settled=False)
+        compared(kit, model)
+        assert model.results["x"] == (1, 1)
+    finally:
+        kit.close()
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 27])
+def test_memory_of_groups_that_have_gone_is_given_back(tmp_path_factory: pytest.TempPathFactory, memory: int) -> None:
+    """Of ever new groups only the last are kept, through checkpoints and kills."""
+    kit, model = opened(tmp_path_factory, "note", 1_000, 1, [], state_memory_bytes=memory)
     try:
         sizes = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(expiring_groups, "_SPARE_GROUPS", 16)
+            patch.setattr(group_times, "_CHUNK", 8)
+            patch.setattr(window_pages, "PAGE_GROUPS", 8)
             for number in range(20):
                 rows = [(0, 10_000 * number + n, 1, 0.5, f"n{number}-{n}") for n in range(64)]
                 kit.insert(rows)
                 model.insert(rows)
                 kit.run()
                 kit.checkpoint()
-                if number == 10:
+                if number % 4 == 2:
                     kit.kill()
                 (task,) = (task for task in kit.tasks if task.id.operator == "agg")
                 sizes.append(len(task._groups))  # type: ignore[attr-defined]
