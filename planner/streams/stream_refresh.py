@@ -70,6 +70,7 @@ TEXT_LENGTH = 1024
 _DAY_MS = 86_400_000
 _OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
                "on_mismatch", "state_ttl")
+_OF_TASKS = ("sink_rate", "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee")
 _OF_EMITTING = ("on_failure", "retry_time", "dlq")
 _NOT_ALLOWED_FUNCTION = 0x265A
 #: Types of tags whose values a condition tells apart as they are.
@@ -197,6 +198,7 @@ def plan_refreshed(
     dlq = None
     touched: Sequence[TouchedColumn] = ()
     if statement.target.external is not None:
+        _check_not_given(statement, reason, _OF_TASKS)
         sink = _emitted(statement, statement.target.external, batch, sources[0], catalog, session)
         refresh = RefreshPlan(sources, reason)
         check_no_ttl(statement, "what leaves Penstock is compared with what was sent: no groups are kept")
@@ -212,6 +214,7 @@ def plan_refreshed(
             if kept.sink.single:
                 check_no_ttl(statement, "all rows together are one group, which each of them changes")
             return kept
+        _check_not_given(statement, reason, _OF_TASKS)
         check_no_ttl(statement, _why_no_groups(sources, together=together))
         groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
         by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
@@ -317,14 +320,11 @@ def plan_answer(
 
 def _check_options(statement: CreateStream, reason: str) -> None:
     options, target = statement.options, statement.target
-    own = _OF_ITS_OWN if target.external is None else (*_OF_ITS_OWN, *_OF_EMITTING)
-    given = [name for name in StreamOptions.parts if name not in own and getattr(options, name) is not None]
-    given += [name for name, harmless in (("trigger", "at_once"), ("late", "recalc"), ("fill_history", True))
-              if getattr(options, name) not in (None, harmless)]
-    if given:
-        name = given[0].upper().replace("IGNORE_", "IGNORE ")
-        raise InvalidStreamError(f"{name} is not for a stream with {reason}",
-                                 hint="its result is at all times what the query says")
+    own = (*_OF_ITS_OWN, *_OF_TASKS) if target.external is None else (*_OF_ITS_OWN, *_OF_TASKS, *_OF_EMITTING)
+    others = [name for name in StreamOptions.parts if name not in own]
+    others += [name for name, harmless in (("trigger", "at_once"), ("late", "recalc"), ("fill_history", True))
+               if getattr(options, name) not in (None, harmless)]
+    _check_not_given(statement, reason, others)
     if options.dlq is not None and options.on_failure != "dlq":
         raise InvalidStreamError(f"a stream with {reason} leaves no rows out: a DLQ is for what its target refuses",
                                  hint="ON_FAILURE DLQ table")
@@ -333,6 +333,14 @@ def _check_options(statement: CreateStream, reason: str) -> None:
                                  hint="its results are rows of one table, told apart by the KEY")
     if statement.notify is not None:
         raise NotSupportedError(f"NOTIFY is not for a stream with {reason}: it has no windows")
+
+
+def _check_not_given(statement: CreateStream, reason: str, names: Sequence[str]) -> None:
+    """Raises InvalidStreamError if one of these options is given."""
+    given = next((name for name in names if getattr(statement.options, name) is not None), None)
+    if given is not None:
+        raise InvalidStreamError(f"{given.upper().replace('IGNORE_', 'IGNORE ')} is not for a stream with {reason}",
+                                 hint="its result is at all times what the query says")
 
 
 def _check_functions(query: Query) -> None:

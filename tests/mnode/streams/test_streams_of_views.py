@@ -102,6 +102,19 @@ def test_options_of_windows_are_refused_with_the_reason(bed: TestBed) -> None:
         bed.execute("CREATE STREAM s TRIGGER WINDOW_CLOSE INTO o AS SELECT _wstart, sum(n) FROM tens INTERVAL(1m)")
 
 
+def test_options_of_tasks_are_for_streams_that_they_keep(bed: TestBed) -> None:
+    """Bounds and rates hold where tasks keep groups; where the engine computes again there is nothing to bound."""
+    options = ["STATE_LIMIT '2MiB'", "SINK_RATE 1", "SINK_CALLS 10", "SOURCE_RATE 1000", "HISTORY_RATE 500",
+               "GUARANTEE AT_LEAST_ONCE"]
+    bed.execute(f"CREATE STREAM s {' '.join(options)} INTO o AS SELECT g, count(*) n FROM m GROUP BY g")
+    told = bed.rows("SELECT state_limit, sink_quota, sink_calls_quota, source_quota, history_quota FROM "
+                    "information_schema.ins_streams WHERE stream_name = 's'")
+    assert told == [(2 << 20, "1 MB/s", "10 calls/s", "1000 rows/s", "500 rows/s")]
+    for option in options:
+        with pytest.raises(InvalidStreamError, match=f"{option.split()[0]} is not for a stream with a view"):
+            bed.execute(f"CREATE STREAM r {option} INTO p AS SELECT g, s FROM sums")
+
+
 def test_what_a_stream_reads_is_known_after_a_restart(tmp_path: Path) -> None:
     """The catalog has the views that it reads."""
     db = Embedded(tmp_path / "data")
