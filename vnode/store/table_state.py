@@ -241,7 +241,7 @@ class TableState:
         chunks = self._runs_between(first, last)
         found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         if not found.exists.all():
-            chunks = self._row_groups(cache, np.unique(tuid), first, last) + chunks
+            chunks = self._row_groups(cache, tuid[run_starts(tuid)], first, last) + chunks
             found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         return chunks, found
 
@@ -259,7 +259,7 @@ class TableState:
         others = (~found).nonzero()[0]
         if len(others) and self.parts:
             tuid, ts = tuid[others], ts[others]
-            chunks = self._row_groups(cache, np.unique(tuid), int(ts.min()), int(ts.max()))
+            chunks = self._row_groups(cache, tuid[run_starts(tuid)], int(ts.min()), int(ts.max()))
             found[others] = find_existing(chunks, self.tombstones, tuid, ts, self.key_name,
                                           None if key_values is None else key_values.take(pa.array(others)))
         return found
