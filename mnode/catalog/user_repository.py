@@ -19,17 +19,18 @@ class UserRepository:
     def __init__(self, store: CatalogStore) -> None:
         self._store = store
         self._users: dict[str, UserRecord] = {}
+        self._in_order: tuple[UserRecord, ...] = ()  # each request of a client asks for it
         self._lost = False
 
     def become(self, known: Iterable[UserRecord], *, lost: bool) -> None:
         """Has these users from now on. `lost`: the catalog was built again without its users."""
         self._users = {user.name: user for user in known}
         self._lost = lost
+        self._order()
 
     def all(self) -> tuple[UserRecord, ...]:
         """Returns the users, in order of creation."""
-        with self._store.lock:
-            return tuple(sorted(self._users.values(), key=attrgetter("created")))
+        return self._in_order
 
     def named(self, name: str) -> UserRecord | None:
         return self._users.get(name)
@@ -65,9 +66,14 @@ class UserRepository:
 
     def _remember(self, user: UserRecord) -> None:
         self._users[user.name] = user
+        self._order()
 
     def _forget(self, name: str) -> None:
         del self._users[name]
+        self._order()
+
+    def _order(self) -> None:
+        self._in_order = tuple(sorted(self._users.values(), key=attrgetter("created")))
 
 
 class ConnectionRepository:

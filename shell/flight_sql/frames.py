@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from penstock.shell.flight_sql.protobuf_messages import make, read
 from penstock.sql.rows.fitting import check_arrow, row_number
 
 _MARK = b"\xff\xff\xff\xff"
-_LENGTH_BYTES = 4
+_LENGTH_BYTES, _ALIGNMENT = 4, 8
+_KEPT, _KEPT_BYTES_MAX = 256, 4096  # schemas that are read once, however often they come
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:
@@ -39,25 +41,48 @@ def batches_of(frames: Iterable[bytes]) -> tuple[pa.Schema, Iterator[pa.RecordBa
 
     Raises InvalidValueError for what isn't Arrow data, or claims to be and isn't, when it comes.
     """
+    messages = _encapsulated(frames)
     with _named_errors():
-        reader = pa.ipc.open_stream(pa.PythonFile(_Stream(iter(frames)), mode="r"))
-        _ = reader.schema.names  # which must be UTF-8
-    return reader.schema, _checked(reader)
+        first = next(messages, b"")
+        schema, is_plain = (_schema_of if len(first) <= _KEPT_BYTES_MAX else _read_schema)(first)
+        if is_plain:
+            batches = (pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages)
+        else:
+            reader = pa.ipc.open_stream(pa.PythonFile(_Stream(chain([first], messages)), mode="r"))
+            schema, batches = reader.schema, iter(reader)
+    return schema, _checked(batches)
 
 
-def _checked(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _read_schema(message: bytes) -> tuple[pa.Schema, bool]:
+    """Returns a schema, and whether each message behind it is a batch that can be read without those before it."""
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    _ = schema.names  # which must be UTF-8
+    is_native = schema.equals(pa.schema(list(schema)))  # in the order of its bytes; Arrow only turns those of a stream
+    return schema, is_native and not any(map(_has_dictionary, schema.types))
+
+
+_schema_of = lru_cache(maxsize=_KEPT)(_read_schema)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    return pa.types.is_dictionary(kind) or any(
+        _has_dictionary(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = 0
-    while True:
-        with _named_errors():
+    with _named_errors():
+        for batch in batches:
             try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                check_arrow(name, column, partial(row_number, first=rows))
-            batch.validate(full=True)
-        rows += batch.num_rows
-        yield batch
+                batch.validate(full=True)
+            except (pa.ArrowException, IndexError):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    check_arrow(name, column, partial(row_number, first=rows))
+                raise
+            rows += batch.num_rows
+            yield batch
 
 
 @contextmanager
@@ -94,30 +119,36 @@ def _pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     yield from _pieces(batch.slice(half), bytes_max)
 
 
+def _encapsulated(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the messages of Arrow that FlightData messages carry: mark, length, header, body at a multiple of 8 bytes.
+    """
+    for frame in frames:
+        data = read("FlightData", frame)
+        header = data.data_header
+        if header:
+            padding = bytes(-len(header) % _ALIGNMENT)
+            length = len(header) + len(padding)
+            yield b"".join((_MARK, length.to_bytes(_LENGTH_BYTES, "little"), header, padding, data.data_body))
+
+
 class _Stream:
-    """FlightData messages as the stream of bytes that Arrow's reader knows: mark, length, header, body.
+    """Messages of Arrow as the stream of bytes that its reader knows.
 
     A read never goes beyond a message: what a damaged one claims to have isn't waited or allocated for.
     """
 
     closed = False
 
-    def __init__(self, frames: Iterator[bytes]) -> None:
-        self._frames = frames
+    def __init__(self, messages: Iterator[bytes]) -> None:
+        self._messages = messages
         self._pending = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int) -> bytes:
-        while not self._pending:
-            frame = next(self._frames, None)
-            if frame is None:
-                return b""
-            data = read("FlightData", frame)
-            if data.data_header:
-                self._pending = memoryview(b"".join((
-                    _MARK, len(data.data_header).to_bytes(_LENGTH_BYTES, "little"), data.data_header, data.data_body)))
+        if not self._pending:
+            self._pending = memoryview(next(self._messages, b""))
         piece = bytes(self._pending[:size])
         self._pending = self._pending[len(piece):]
         return piece

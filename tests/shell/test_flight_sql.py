@@ -111,20 +111,52 @@ def test_envelopes() -> None:
             unpack(data)
 
 
+LABELS = pa.array(["x", "y", "x"]).dictionary_encode()
 COLUMNS = st.sampled_from([
     pa.array([1, None, 3], pa.int64()), pa.array(["a", None, "c" * 300]), pa.array([b"x", b"", None]),
     pa.array([True, False, None]), pa.array([1, 2, None], pa.timestamp("us")),
-    pa.array(["x", "y", "x"]).dictionary_encode(), pa.nulls(3)])
+    LABELS, pa.StructArray.from_arrays([LABELS], ["d"]),
+    pa.ExtensionArray.from_storage(pa.opaque(LABELS.type, "label", "us"), LABELS), pa.nulls(3)])
 
 
-@given(COLUMNS, st.integers(1, 2000))
-def test_arrow_data_survives_frames(column: pa.Array, bytes_max: int) -> None:
-    """Batches of any types arrive as they were sent, however they are cut."""
+@given(COLUMNS, st.integers(1, 2000), st.integers(0, 9))
+def test_arrow_data_survives_frames(column: pa.Array, bytes_max: int, padding: int) -> None:
+    """Batches of any types arrive as they were sent, however they are cut, and however long their headers are."""
     batch = pa.record_batch([column], names=["c"])
-    sent = list(frames(batch.schema, [batch, batch], bytes_max))
-    schema, batches = batches_of(sent)
-    assert schema == batch.schema
-    assert pa.Table.from_batches(list(batches), schema).equals(pa.Table.from_batches([batch, batch]))
+    sent = [read("FlightData", frame) for frame in frames(batch.schema, [batch, batch], bytes_max)]
+    for each in sent:
+        each.data_header += bytes(padding)
+    for _ in range(2):  # its columns are known then
+        schema, batches = batches_of(each.SerializeToString() for each in sent)
+        assert schema == batch.schema
+        assert pa.Table.from_batches(list(batches), schema).equals(pa.Table.from_batches([batch, batch]))
+
+
+def test_numbers_of_the_other_byte_order_are_turned() -> None:
+    """As machines with the other byte order send them."""
+    batch = pa.record_batch({"n": pa.array([1, 256], pa.int32())})
+    first, *others = frames(batch.schema, [batch], 1 << 20)
+    header = bytearray(read("FlightData", first).data_header)
+    message, fields = _table(header, 0), 4  # of a flatbuffer; the third field of a message is the schema
+    schema = _table(header, message + _place(header, message, fields + 2 * 2))
+    vtable = schema - int.from_bytes(header[schema:schema + 4], "little")
+    # Its byte order, which isn't there as long as it is little, becomes the next number that happens to be 1.
+    one = next(at for at in range(schema, len(header), 2) if header[at:at + 2] == b"\1\0")
+    header[vtable + fields:vtable + fields + 2] = (one - schema).to_bytes(2, "little")
+    turned = make("FlightData", data_header=bytes(header)).SerializeToString()
+    [read_batch] = batches_of([turned, *others])[1]
+    assert read_batch.column(0).to_pylist() == [1 << 24, 1 << 16]
+
+
+def _table(data: bytes, at: int) -> int:
+    """Returns where the table of a flatbuffer is that is referred to at a place."""
+    return at + int.from_bytes(data[at:at + 4], "little")
+
+
+def _place(data: bytes, table: int, field: int) -> int:
+    """Returns where a table has a field, from its beginning; `field`: the place in its vtable."""
+    vtable = table - int.from_bytes(data[table:table + 4], "little", signed=True)
+    return int.from_bytes(data[vtable + field:vtable + field + 2], "little")
 
 
 def test_frames_are_made_as_they_are_taken() -> None:
