@@ -183,7 +183,7 @@ class Logins:
             return OWNER
         self._check_users()
         record = self._users.named(user)
-        digest = hmac.digest(self._key, password.encode(), "sha256")
+        digest = hashlib.blake2b(password.encode(), key=self._key, digest_size=32).digest()  # for each request
         if record is not None and self._was_right(record, digest):
             return identity_of(record)
         fits = self._try(user, password, digest, address, record.password if record is not None else _NOBODY)

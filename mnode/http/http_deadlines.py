@@ -1,10 +1,35 @@
-"""Reading from a client that may be slow on purpose: time runs per request, not per read."""
+"""A client that may be slow on purpose: of its requests time runs per request, not per read.
+
+Each call of the system costs a quick client more than what it asks for. That a wait ends is thus left to the system
+itself where it can be, which it can't within TLS.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import socket
+import ssl
+import struct
 from collections.abc import Callable
+
+_US_PER_S = 1_000_000
+
+
+def send(connection: socket.socket, data: bytes, within_s: float) -> None:
+    """Sends all. Raises OSError, TimeoutError if it takes too long."""
+    if not isinstance(connection, ssl.SSLSocket):
+        try:
+            sent = connection.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(data):
+            return
+        data = data[sent:]
+    before = connection.gettimeout()
+    connection.settimeout(within_s)
+    connection.sendall(data)
+    connection.settimeout(before)
 
 
 class TimedReader(io.RawIOBase):
@@ -12,15 +37,19 @@ class TimedReader(io.RawIOBase):
 
     def __init__(self, connection: socket.socket, monotonic: Callable[[], float]) -> None:
         self._connection = connection
+        self._wait_s: float | None = None
+        if not isinstance(connection, ssl.SSLSocket):
+            connection.settimeout(None)
         self._monotonic = monotonic
         self._waits = False
+        self._idle_s = self._header_s = 0.0
         self._due = 0.0
         self._rate: float | None = None
 
     def await_request(self, idle_s: float, header_s: float) -> None:
         """Gives the client `idle_s` to begin its next request, and `header_s` from then on for the whole header."""
         self._due, self._rate = self._monotonic() + idle_s, None
-        self._waits, self._header_s = True, header_s
+        self._waits, self._idle_s, self._header_s = True, idle_s, header_s
 
     def await_body(self, grace_s: float, rate: float) -> None:
         """Gives the client `grace_s` from now on, and a second more for each `rate` bytes that have come."""
@@ -34,10 +63,22 @@ class TimedReader(io.RawIOBase):
         left_s = self._due - self._monotonic()
         if left_s <= 0:
             raise TimeoutError("it took too long")
-        self._connection.settimeout(left_s)
-        count = self._connection.recv_into(buffer)
+        # Most requests come at once, so that there is nothing to be changed from one to the next.
+        self._end_reading_after(self._idle_s if self._waits else left_s)
+        try:
+            count = self._connection.recv_into(buffer)
+        except BlockingIOError as error:
+            raise TimeoutError("it took too long") from error
         if self._waits:
             self._waits, self._due = False, self._monotonic() + self._header_s
         elif self._rate is not None:
             self._due += count / self._rate
         return count
+
+    def _end_reading_after(self, wait_s: float) -> None:
+        if isinstance(self._connection, ssl.SSLSocket):
+            self._connection.settimeout(wait_s)
+        elif wait_s != self._wait_s:
+            seconds, us = divmod(math.ceil(wait_s * _US_PER_S), _US_PER_S)
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, us))
+            self._wait_s = wait_s

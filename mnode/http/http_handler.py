@@ -17,7 +17,6 @@ from http import HTTPStatus
 from io import BufferedIOBase
 from socketserver import StreamRequestHandler
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 from penstock.common.admission import Admission
 from penstock.common.bounded_server import shut
@@ -25,8 +24,8 @@ from penstock.common.clock import SystemClock
 from penstock.common.logging import logger
 from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_body import RequestError, read_body
-from penstock.mnode.http.http_deadlines import TimedReader
-from penstock.mnode.http.http_head import RequestHead, answer_head, read_head
+from penstock.mnode.http.http_deadlines import TimedReader, send
+from penstock.mnode.http.http_head import HeadReader, RequestHead, answer_head
 from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route, TakenConnection
 from penstock.mnode.http.json_answers import document_answer, tell
 
@@ -37,12 +36,6 @@ _PIECE_BYTES = 64 * 1024
 _WRITE_S = 75.0
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S, _LINGER_BYTES = 1.0, 64 * 1024
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-                               "connect-src 'self'; img-src data:",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +97,14 @@ class Handler(StreamRequestHandler):
         self._timed = TimedReader(self.connection, _monotonic)
         self.rfile.close()
         self.rfile = io.BufferedReader(self._timed)
+        self._heads = HeadReader(self.rfile)
 
     def handle(self) -> None:
         stays_open = True
         while stays_open:
             self._timed.await_request(_IDLE_S, self._site.login_s)
             try:
-                head = read_head(self.rfile)
+                head = self._heads.read()
             except RequestError as error:
                 # What is malformed may hold anything, also secrets: it isn't logged.
                 _log.debug("a request was malformed")
@@ -122,10 +116,9 @@ class Handler(StreamRequestHandler):
     def _handle(self, head: RequestHead) -> bool:
         """Answers a request, and returns whether there can be another one."""
         body = _Body(head, self._site, self.rfile, self._timed, self.connection)
-        path = f"/{head.path.lstrip('/')}"
-        place = self._site.place(path) or "nowhere"  # what follows it may be secret
+        place = self._site.place(head.place) or "nowhere"  # what follows it may be secret
         try:
-            response = self._answer(head, path, body)
+            response = self._answer(head, body)
         except RequestError as error:
             response = _refusal(error)
         except Exception:  # noqa: BLE001 - one request that fails must not take the others along
@@ -155,25 +148,20 @@ class Handler(StreamRequestHandler):
             self._timed.await_request(wait_s, wait_s)
             return self.rfile.read1(_PIECE_BYTES)
 
-        def send(data: bytes) -> None:
-            self.connection.settimeout(_WRITE_S)
-            self.connection.sendall(data)
-
         try:
-            takeover(TakenConnection(receive, send))
+            takeover(TakenConnection(receive, self._write))
         finally:
             self._site.hang_ups.forget(self.connection)
 
-    def _answer(self, head: RequestHead, path: str, body: _Body) -> Response:
+    def _answer(self, head: RequestHead, body: _Body) -> Response:
         self._site.require_own_page(head.headers)
-        query = head.target.partition("?")[2]
-        route = self._site.route(path)
+        route = self._site.route(head.place)
         if head.method not in route.methods:
             refused = RequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {' or '.join(route.methods)}")
             return replace(_refusal(refused), headers={"Allow": ", ".join(route.methods)})
         return route.answer(HttpRequest(
-            head.method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), head.headers, body.read,
-            self.client_address[0], self._note_login, lambda gone: self._on_gone(head, gone)))
+            head.method, head.path, head.query, head.headers, body.read, self.client_address[0], self._note_login,
+            lambda gone: self._on_gone(head, gone)))
 
     def _on_gone(self, head: RequestHead, gone: Callable[[], None]) -> None:
         # Those of HTTP/1.0 may close their side once they have asked.
@@ -185,7 +173,6 @@ class Handler(StreamRequestHandler):
 
     def _send(self, response: Response, head: RequestHead | None, *, stays_open: bool) -> bool:
         """Sends an answer, and returns whether the connection can stay open."""
-        self.connection.settimeout(_WRITE_S)  # for each piece
         content, is_old = response.content, head is not None and head.is_old
         whole, empty = isinstance(content, bytes), response.status == HTTPStatus.NO_CONTENT
         stays_open = stays_open and (whole or not is_old)  # without chunks, where the connection ends, the answer does
@@ -196,11 +183,11 @@ class Handler(StreamRequestHandler):
                 headers["Content-Length"] = str(len(content))
             elif not is_old:
                 headers["Transfer-Encoding"] = "chunked"
-        first = answer_head(response.status, _HEADERS, response.headers, headers)
+        first = answer_head(response.status, response.headers, headers)
         if empty or (head is not None and head.method == "HEAD"):
-            self.wfile.write(first)
+            self._write(first)
         elif isinstance(content, bytes):
-            self.wfile.write(first + content)  # at once: each writing wakes the client
+            self._write(first + content)  # at once: each writing wakes the client
         else:
             return self._send_pieces(first, content, chunked=not is_old) and stays_open
         return stays_open
@@ -209,14 +196,17 @@ class Handler(StreamRequestHandler):
         """Sends an answer as it is made, `first` with its first piece; returns whether it is whole."""
         try:
             for piece in filter(None, pieces):
-                self.wfile.write(first + (b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece))
+                self._write(first + (b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece))
                 first = b""
         except CutShort as short:
             # Without the last, empty piece no client takes the answer for whole.
-            self.wfile.write(first + (b"%x\r\n%b\r\n" % (len(short.last), short.last) if chunked else short.last))
+            self._write(first + (b"%x\r\n%b\r\n" % (len(short.last), short.last) if chunked else short.last))
             return False
-        self.wfile.write(first + (b"0\r\n\r\n" if chunked else b""))
+        self._write(first + (b"0\r\n\r\n" if chunked else b""))
         return True
+
+    def _write(self, piece: bytes) -> None:
+        send(self.connection, piece, _WRITE_S)
 
     def _linger(self) -> None:
         """Takes in a little of what wasn't read: if it were there at the end, the client might lose the answer."""
@@ -248,7 +238,7 @@ class _Body:
     def read(self, size_max: int) -> bytes:
         """Returns it, unpacked. Raises RequestError."""
         if self._head.waits_for_go:
-            self._connection.sendall(_GO_ON)
+            send(self._connection, _GO_ON, _WRITE_S)
         self._timed.await_body(self._bounds.connections.login_timeout_s, self._bounds.body_rate)
         try:
             body = read_body(self._stream, self._head.headers, size_max)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader, BytesIO
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 from penstock.common.clock import SystemClock
 from penstock.mnode.http.http_body import RequestError
@@ -16,22 +18,31 @@ from penstock.mnode.http.http_body import RequestError
 _LINE_MAX, _HEADERS_MAX = 64 * 1024, 100
 _FIRST_LINE = re.compile(rb"([A-Za-z]{1,32}) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])\r?\n")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n")
+_END = b"\r\n\r\n"
+_KEPT, _KEPT_BYTES_MAX = 8, 2048
+_ALWAYS = "".join(f"{name}: {value}\r\n" for name, value in {
+    "Server": "penstock",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                               "connect-src 'self'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+}.items())
 _clock = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What is asked. Names of `headers` are in lower case; one that was sent twice has both values, with a comma."""
+    """What is asked. Names of `headers` are in lower case; one that was sent twice has both values, with a comma.
+
+    `place` is what is before the question mark, as it was sent; `path` and the values of `query` are decoded.
+    """
 
     method: str
-    target: str
+    place: str
+    path: str
+    query: Mapping[str, str]
     is_old: bool  #: HTTP/1.0, which knows no chunks
     headers: Mapping[str, str]
-
-    @property
-    def path(self) -> str:
-        """What is before the question mark."""
-        return self.target.partition("?")[0]
 
     @property
     def keeps_open(self) -> bool:
@@ -67,7 +78,37 @@ def read_head(stream: BufferedIOBase) -> RequestHead | None:
     headers = _read_headers(stream)
     if headers is None:
         return None
-    return RequestHead(found[1].decode(), found[2].decode("latin-1"), found[4] == b"0", headers)
+    before, _, query = found[2].decode("latin-1").partition("?")
+    place = f"/{before.lstrip('/')}"
+    return RequestHead(found[1].decode(), place, unquote(place), dict(parse_qsl(query, keep_blank_values=True)),
+                       found[4] == b"0", headers)
+
+
+class HeadReader:
+    """Reads the heads of one connection's requests; what comes again byte by byte, as most do, is known already."""
+
+    def __init__(self, stream: BufferedReader[Any]) -> None:
+        self._stream = stream
+        self._known: dict[bytes, RequestHead] = {}
+
+    def read(self) -> RequestHead | None:
+        """Does what `read_head` does."""
+        waiting = self._stream.peek()
+        size = waiting.find(_END) + len(_END)
+        if not len(_END) <= size <= _KEPT_BYTES_MAX:
+            return read_head(self._stream)
+        data = waiting[:size]
+        head = self._known.get(data)
+        if head is None:
+            alone = BytesIO(data)
+            head = read_head(alone)
+            if head is None or alone.tell() != size:  # its lines end otherwise, and this is another's end
+                return read_head(self._stream)
+            if len(self._known) == _KEPT:
+                self._known.clear()
+            self._known[data] = head
+        self._stream.read(size)
+        return head
 
 
 def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:
@@ -91,11 +132,10 @@ def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:
 
 def answer_head(status: HTTPStatus, *headers: Mapping[str, str]) -> bytes:
     """Returns the head of an answer, with the empty line."""
-    first = f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: penstock\r\nDate: {_date(_clock.now_ms() // 1000)}\r\n"
     lines = [f"{name}: {value}\r\n" for some in headers for name, value in some.items()]
-    return "".join((first, *lines, "\r\n")).encode("latin-1")
+    return "".join((_beginning(status, _clock.now_ms() // 1000), *lines, "\r\n")).encode("latin-1")
 
 
-@lru_cache(maxsize=1)
-def _date(seconds: int) -> str:
-    return formatdate(seconds, usegmt=True)
+@lru_cache(maxsize=8)
+def _beginning(status: HTTPStatus, seconds: int) -> str:
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\nDate: {formatdate(seconds, usegmt=True)}\r\n{_ALWAYS}"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from http import HTTPStatus
 from itertools import chain
 from typing import Protocol
@@ -132,6 +133,13 @@ def document_answer(
     return Response(status, f"{json.dumps(document, ensure_ascii=False)}\n".encode(), JSON, headers or {})
 
 
+@lru_cache(maxsize=64)
+def _affected_document(rows: int, *, as_objects: bool) -> bytes:
+    row = f'{{"affected_rows":{rows}}}' if as_objects else f"[{rows}]"
+    return (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[{row}],"rows":1}}\n'
+            ).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """How an interface answers statements.
@@ -163,9 +171,7 @@ class Answers:
 
     def _affected(self, rows: int) -> Response:
         """Returns the answer to a statement that has no rows but changes some."""
-        row = f'{{"affected_rows":{rows}}}' if self.style.as_objects else f"[{rows}]"
-        return Response(HTTPStatus.OK, (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],'
-                                        f'"data":[{row}],"rows":1}}\n').encode(), JSON)
+        return Response(HTTPStatus.OK, _affected_document(rows, as_objects=self.style.as_objects), JSON)
 
     def _type_name(self, kind: DataType) -> str:
         return kind.name_of_kind() if self.style.nested or kind.kind is not Kind.OTHER else VARCHAR.name_of_kind()
