@@ -251,8 +251,13 @@ class Engine:
         self._check_open()
         self._require_active()
         self._admit_rows(state, lines_needs(database), "line protocol", database)
+        with self._writing.shared():  # it isn't listed, as `insert_rows`
+            written, left = self.parts.schemaless.append_few(data, database, precision)
+        self.activity.note_access(state.connection_id)
+        if not left:
+            return written
         with self._listed(state, f"line protocol into {database} ({len(data)} bytes)"), self._writing.shared():
-            return self.parts.schemaless.ingest_lines(data, database, precision, first_line)
+            return written + self.parts.schemaless.ingest_lines(left, database, precision, first_line)
 
     def overview(self, identity: Identity = OWNER) -> Overview:
         """Returns everything of the streams that somebody may see."""

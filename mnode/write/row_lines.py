@@ -143,13 +143,10 @@ class LineRows:
                 self._series.clear()
             known = self._series[table.uid, series] = table, name
         try:
-            children = self._children.known(table, (known[1],))
+            children = self._children.known_in_order(table, (known[1],))
         except AlreadyExistsError:
             return None
-        if children is None:
-            return None
-        child = children[known[1]]
-        return child.uid, child.vgroup_id
+        return None if children is None else (children[0].uid, children[0].vgroup_id)
 
     def _checked_name(self, table: Table, series: Series) -> str | None:
         """Returns the name of a series' child table; None if the super table doesn't have its tags so."""

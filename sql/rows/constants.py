@@ -205,8 +205,10 @@ def is_number(text: str) -> bool:
 
 def is_beyond(number: float, kind: Kind) -> bool:
     """Whether a number is infinite as a column of FLOAT or DOUBLE would have it."""
+    if kind is not Kind.FLOAT:
+        return not math.isfinite(number)
     with np.errstate(over="ignore"):
-        return not math.isfinite(np.float32(number) if kind is Kind.FLOAT else number)
+        return not math.isfinite(np.float32(number))
 
 
 def shorten(text: str) -> str:

@@ -30,6 +30,7 @@ _KEY = re.compile(r"(?:[^\\,= ]|\\.)+", re.DOTALL)
 _TAG_VALUE = re.compile(r"(?:[^\\,= ]|\\.|\\\Z)+", re.DOTALL)
 _QUOTED = re.compile(r'[LBG]?"(?:[^"\\]|\\.)*"', re.DOTALL)
 _UNQUOTED = re.compile(r"[^, ]+")
+_FIELD = re.compile(f"({_KEY.pattern})=({_QUOTED.pattern}|{_UNQUOTED.pattern})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +115,13 @@ def scan_line(text: str) -> tuple[Series, list[tuple[str, Kind, Any]], int]:
     at = _skip_spaces(text, head_end)
     fields: list[tuple[str, Kind, Any]] = []
     while True:
-        key = _KEY.match(text, at)
-        if key is None or text[key.end():key.end() + 1] != "=":
-            raise InvalidValueError("there are no fields" if not fields and at >= len(text) else
-                                    f"field {len(fields) + 1} is not of the form key=value")
-        value = _QUOTED.match(text, key.end() + 1) or _UNQUOTED.match(text, key.end() + 1)
-        if value is None:
-            raise InvalidValueError(f"field {shorten(key[0])} has no value")
-        name, at = _unescaped(key[0]), value.end()
+        field = _FIELD.match(text, at)
+        if field is None:
+            raise _no_field(text, at, len(fields) + 1)
+        key, value = field.groups()
+        name, at = _unescaped(key), field.end()
         try:
-            fields.append((name, *parse_value(value[0])))
+            fields.append((name, *parse_value(value)))
         except InvalidValueError as error:
             raise InvalidValueError(f"field {shorten(name)}: {error.message}", hint=error.hint) from error
         if text[at:at + 1] != ",":
@@ -131,10 +129,18 @@ def scan_line(text: str) -> tuple[Series, list[tuple[str, Kind, Any]], int]:
         at += 1
     if text[at:at + 1] not in ("", " "):
         raise InvalidValueError(f"{text[at]!r} is not expected behind field {shorten(fields[-1][0])}")
-    if len({field[0] for field in fields}) < len(fields):
+    if len({one[0] for one in fields}) < len(fields):
         raise InvalidValueError("a field is given twice")
     rest = text[at:].strip()
     return series, fields, _parse_time(rest) if rest else 0
+
+
+def _no_field(text: str, at: int, number: int) -> InvalidValueError:
+    key = _KEY.match(text, at)
+    if key is not None and text[key.end():key.end() + 1] == "=":
+        return InvalidValueError(f"field {shorten(key[0])} has no value")
+    return InvalidValueError("there are no fields" if number == 1 and at >= len(text) else
+                             f"field {number} is not of the form key=value")
 
 
 def _head_end(text: str) -> int:
