@@ -99,6 +99,8 @@ class Logins:
         #: keyed digests of passwords that were right, so that only the first request of a client pays for scrypt
         self._recent: dict[str, tuple[PasswordHash, bytes]] = {}
         self._key = random_bytes(32)
+        #: who a user's record says that one is, as each request asks for it
+        self._identities: dict[str, tuple[UserRecord, Identity]] = {}
         self._throttle = LoginThrottle()
         #: whether a password fits a user's hash, for those that are being tried
         self._under_way: dict[tuple[str, bytes, PasswordHash], Future[bool]] = {}
@@ -172,7 +174,7 @@ class Logins:
         user = self._users.named(grant.user)
         if user is None or user.password != grant.password:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
-        return identity_of(user)
+        return self._identity_of(user)
 
     def check(self, user: str, password: str, address: str = "") -> Identity:
         """Returns who has this user and password. Raises UnauthenticatedError or LoginDelayedError.
@@ -185,13 +187,13 @@ class Logins:
         record = self._users.named(user)
         digest = hashlib.blake2b(password.encode(), key=self._key, digest_size=32).digest()  # for each request
         if record is not None and self._was_right(record, digest):
-            return identity_of(record)
+            return self._identity_of(record)
         fits = self._try(user, password, digest, address, record.password if record is not None else _NOBODY)
         if record is None or not fits:
             _refuse(record)
         with self._lock:
             self._recent[record.name] = (record.password, digest)
-        return identity_of(record)
+        return self._identity_of(record)
 
     def verifier_for(self, user: str) -> ScramVerifier | None:
         """Returns what a user who logs in by SCRAM is held against: for one that isn't there something that no password
@@ -221,7 +223,7 @@ class Logins:
         record = self._users.named(user)
         if record is None or record.scram != stored or not fit:
             _refuse(record)
-        return identity_of(record)
+        return self._identity_of(record)
 
     def renew(self, identity: Identity, stored: PasswordHash | None) -> Identity:
         """Returns who logged in once, with the role that the user has now; `stored`: the password's hash at that time,
@@ -234,7 +236,7 @@ class Logins:
         record = self._users.named(identity.name)
         if record is None or record.password != stored:
             raise UnauthenticatedError("this login is not valid any more", hint="log in again")
-        return identity_of(record)
+        return self._identity_of(record)
 
     def password_of(self, identity: Identity) -> PasswordHash | None:
         """Returns what `renew` takes for who has just logged in."""
@@ -287,6 +289,12 @@ class Logins:
             raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
                                     retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
         return who
+
+    def _identity_of(self, record: UserRecord) -> Identity:
+        known = self._identities.get(record.name)
+        if known is None or known[0] is not record:
+            known = self._identities[record.name] = record, identity_of(record)
+        return known[1]
 
     def _was_right(self, record: UserRecord, digest: bytes) -> bool:
         with self._lock:

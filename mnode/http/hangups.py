@@ -54,7 +54,9 @@ class HangUps:
                 self._thread.start()
 
     def forget(self, connection: socket.socket) -> None:
-        """Watches a connection no longer; one that isn't watched is no error."""
+        """Watches a connection no longer; one that isn't watched is no error. For the thread that has it watched."""
+        if not self._watched:  # as mostly, for each request
+            return
         with self._lock:
             descriptor = connection.fileno()
             if descriptor < 0:  # somebody else has closed it

@@ -16,7 +16,7 @@ from collections.abc import Callable
 _US_PER_S = 1_000_000
 
 
-def send(connection: socket.socket, data: bytes, within_s: float) -> None:
+def send(connection: socket.socket, data: bytes | bytearray, within_s: float) -> None:
     """Sends all. Raises OSError, TimeoutError if it takes too long."""
     if not isinstance(connection, ssl.SSLSocket):
         try:

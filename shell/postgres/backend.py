@@ -67,11 +67,12 @@ NO_DATA = _message(b"n")
 PORTAL_SUSPENDED = _message(b"s")
 EMPTY_QUERY = _message(b"I")
 COPY_DONE = _message(b"c")
+_READY, _READY_IN_TRANSACTION = _message(b"Z", b"I"), _message(b"Z", b"T")
 
 
 def ready(*, in_transaction: bool) -> bytes:
     """Says that the next statement may come."""
-    return _message(b"Z", b"T" if in_transaction else b"I")
+    return _READY_IN_TRANSACTION if in_transaction else _READY
 
 
 def complete(tag: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from penstock.common.errors import PenstockError
 
@@ -14,6 +15,8 @@ STARTUP_MAX = 10_000
 """Bytes of the first message, and of each until somebody has logged in: as PostgreSQL bounds it."""
 _CANCEL, _TLS, _GSS = 80_877_102, 80_877_103, 80_877_104
 _PROTOCOL_3 = 3
+_REPEATED = b"DESH"  # what is the same around each execution
+_KEPT, _KEPT_BYTES_MAX = 256, 64
 
 
 class ProtocolError(PenstockError):
@@ -158,6 +161,10 @@ def read_first(body: bytes) -> First:
 
 def read_message(kind: int, body: bytes) -> Message:
     """Returns the message of a kind, a byte, from what follows its length. Raises ProtocolError."""
+    return (_kept_message if kind in _REPEATED and len(body) <= _KEPT_BYTES_MAX else _read)(kind, body)
+
+
+def _read(kind: int, body: bytes) -> Message:
     reader = _READERS.get(kind)
     if reader is None:
         raise ProtocolError(f"there is no message of kind {chr(kind)!r}")
@@ -165,6 +172,9 @@ def read_message(kind: int, body: bytes) -> Message:
     message = reader(fields)
     fields.end()
     return message
+
+
+_kept_message = lru_cache(maxsize=_KEPT)(_read)
 
 
 class _Fields:

@@ -47,21 +47,27 @@ def parameter_types(text: str, given: Sequence[int]) -> tuple[int, ...]:
     return tuple(oid or cast.get(number, 0) for number, oid in enumerate(known, 1))
 
 
-def filled(text: str, values: Sequence[object]) -> str:
-    """Returns the text with each `$n` outside of quotes and comments replaced by the literal of the n-th value."""
-    literals: dict[int, str] = {}
+class ParameterText:
+    """A text in which each `$n` outside of quotes and comments is to be replaced by a literal."""
 
-    def replaced(match: re.Match[str]) -> str:
-        if match["number"] is None:
-            return match[0]
-        number = int(match["number"])
-        if not 1 <= number <= len(values):
-            raise InvalidValueError(f"{len(values)} parameters were given, and the statement has ${number}")
-        if number not in literals:
-            literals[number] = literal(values[number - 1])
-        return literals[number]
+    def __init__(self, text: str) -> None:
+        pieces, start = [], 0
+        self._numbers: list[int] = []
+        for match in _PIECES.finditer(text):
+            if match["number"] is not None:
+                pieces.append(text[start:match.start()])
+                self._numbers.append(int(match["number"]))
+                start = match.end()
+        self._used = set(self._numbers)
+        self._format = "%s".join(piece.replace("%", "%%") for piece in (*pieces, text[start:]))
 
-    return _PIECES.sub(replaced, text)
+    def filled(self, values: Sequence[object]) -> str:
+        """Returns the text with the literal of the n-th value for each `$n`. Raises InvalidValueError."""
+        for number in self._used:
+            if not 1 <= number <= len(values):
+                raise InvalidValueError(f"{len(values)} parameters were given, and the statement has ${number}")
+        literals = {number: literal(values[number - 1]) for number in self._used}
+        return self._format % tuple([literals[number] for number in self._numbers])
 
 
 def read_parameters(

@@ -22,6 +22,7 @@ from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.hangups import HangUps
+from penstock.mnode.http.http_deadlines import send
 from penstock.shell.postgres import backend
 from penstock.shell.postgres import frontend as messages
 from penstock.shell.postgres.catalog_queries import CatalogQueries
@@ -73,6 +74,7 @@ class PostgresConnection(BaseRequestHandler):
 
     def setup(self) -> None:
         self._socket: socket.socket = self.request
+        self._socket.settimeout(None)  # who isn't logged in is cut off in time, and others may be idle
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._conversation = Conversation(self._site.engine.config.request_size_max)
@@ -103,15 +105,13 @@ class PostgresConnection(BaseRequestHandler):
 
     def _flush(self) -> None:
         if self._out:
-            self._socket.settimeout(_WRITE_S)
-            self._socket.sendall(self._out)
+            send(self._socket, self._out, _WRITE_S)
             self._out = bytearray()
 
     def _next(self) -> Any:
         """Returns the client's next message; before it waits for one, it sends what there is. Raises _GoneError."""
         while (message := self._conversation.next()) is None:
             self._flush()
-            self._socket.settimeout(None)  # who isn't logged in is cut off in time, and others may be idle
             data = self._socket.recv(_READ_BYTES)
             if not data:
                 raise _GoneError
@@ -146,7 +146,6 @@ class PostgresConnection(BaseRequestHandler):
         self._conversation.encrypted()
         self._send(backend.ENCRYPT)
         self._flush()
-        self._socket.settimeout(None)
         encrypted = self._site.tls.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         self._site.encrypted(self.request, encrypted)
         self._socket = encrypted

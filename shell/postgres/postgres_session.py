@@ -30,7 +30,7 @@ from penstock.shell.postgres.client_settings import ClientSettings, read_change,
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, Row, read_copy, written_row, written_rows
 from penstock.shell.postgres.cursors import CURSOR_WORDS, Cursors, read_cursor_statement
 from penstock.shell.postgres.frontend import Bind, Parse
-from penstock.shell.postgres.parameter_values import filled, parameter_types, read_parameters
+from penstock.shell.postgres.parameter_values import ParameterText, parameter_types, read_parameters
 from penstock.shell.postgres.portals import BATCH_ROWS, Portal, Portals, StatementAnswer
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
 from penstock.shell.postgres.statement_text import StatementText, split_statements
@@ -52,6 +52,22 @@ class PreparedText:
 
     text: StatementText | None
     types: tuple[int, ...]
+    _parts: tuple[ParameterText, ParameterText]
+
+    @classmethod
+    def of(cls, text: StatementText | None, given: Sequence[int]) -> PreparedText:
+        """`given`: the OIDs that the client says. Raises InvalidStatementError."""
+        own, sent = ("", "") if text is None else (text.text, text.sent)
+        parts = ParameterText(own)
+        return cls(text, parameter_types(own, given), (parts, parts if sent == own else ParameterText(sent)))
+
+    def filled(self, values: Sequence[object]) -> StatementText | None:
+        """Returns the statement with its parameters in it. Raises InvalidValueError."""
+        if self.text is None or not values:
+            return self.text
+        own, sent = self._parts
+        text = own.filled(values)
+        return StatementText(text, self.text.offset, self.text.words, text if sent is own else sent.filled(values))
 
 
 class PostgresSession:
@@ -132,8 +148,7 @@ class PostgresSession:
         if len(self._prepared) >= _STATEMENTS_MAX:
             raise LimitExceededError(f"there are {_STATEMENTS_MAX} prepared statements already", hint="close some")
         text = found[0] if found else None
-        types = parameter_types("" if text is None else text.text, message.types)
-        self._prepared[message.name] = PreparedText(text, types)
+        self._prepared[message.name] = PreparedText.of(text, message.types)
         self._send(backend.PARSE_COMPLETE)
 
     def bind(self, message: Bind) -> None:
@@ -145,7 +160,7 @@ class PostgresSession:
                 f"{len(message.parameters)} parameters were given, the statement has {len(prepared.types)}")
         values = read_parameters(message.parameters, message.parameter_formats, prepared.types)
         self._portals.put(message.portal, Portal(
-            _with(prepared.text, values), message.result_formats, None if values else prepared.text))
+            prepared.filled(values), message.result_formats, None if values else prepared.text))
         self._send(backend.BIND_COMPLETE)
 
     def describe_statement(self, name: str) -> None:
@@ -155,7 +170,7 @@ class PostgresSession:
         error: PenstockError | None = None
         for value in _NULL_STANDS_FOR:
             try:
-                self._send(self._described(Portal(_with(prepared.text, [value] * len(prepared.types)))))
+                self._send(self._described(Portal(prepared.filled([value] * len(prepared.types)))))
             except PenstockError as failure:
                 error = error or failure
                 if not prepared.types:
@@ -179,6 +194,8 @@ class PostgresSession:
             self._begin_copy(statement)
         elif rows_max or portal.remaining is not None:
             self._execute_some(portal, statement, rows_max)
+        elif statement.words[:1] == ("INSERT",) and (tag := self._inserted(statement)) is not None:
+            self._send(backend.complete(tag))
         else:
             with self._portal_answer(portal, statement) as answer:
                 rows = 0
@@ -276,10 +293,8 @@ class PostgresSession:
             with self._catalog_answer(asked, statement) as answer:
                 yield answer
             return
-        written = self._engine.insert_rows(statement.text, self.state)
-        if written is not None:
-            self._has_written = True
-            yield StatementAnswer(f"INSERT 0 {written.affected}")
+        if (tag := self._inserted(statement)) is not None:
+            yield StatementAnswer(tag)
             return
         parsed = self._engine.read_or_query(statement.text, self.state)
         if gives_rows(parsed):
@@ -293,6 +308,14 @@ class PostgresSession:
         result = self._execute_parsed(parsed, statement.text)
         self._has_written = True
         yield StatementAnswer.of(result, _tag(statement, parsed, result.affected))
+
+    def _inserted(self, statement: StatementText) -> str | None:
+        """Executes a statement that is a small INSERT of plain rows, and returns its tag; None if it isn't."""
+        written = self._engine.insert_rows(statement.text, self.state)
+        if written is None:
+            return None
+        self._has_written = True
+        return f"INSERT 0 {written.affected}"
 
     def _catalog_query(self, statement: StatementText) -> CatalogQuery | None:
         """Returns what a statement asks of PostgreSQL's catalog; None if it is no such query."""
@@ -418,13 +441,6 @@ class PostgresSession:
     def end_copy(self) -> None:
         """Takes no more rows."""
         self._copy = None
-
-
-def _with(text: StatementText | None, values: list[object]) -> StatementText | None:
-    """Returns a statement with its parameters in it."""
-    if text is None or not values:
-        return text
-    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.sent, values))
 
 
 def _tag(statement: StatementText, parsed: Statement, affected: int) -> str:

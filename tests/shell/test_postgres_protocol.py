@@ -21,7 +21,7 @@ from penstock.shell.postgres import frontend
 from penstock.shell.postgres.conversation import Conversation, Phase
 from penstock.shell.postgres.copy_rows import CopyFormat, CopyReader, read_copy, written_row
 from penstock.shell.postgres.frontend import ProtocolError
-from penstock.shell.postgres.parameter_values import filled, read_parameters
+from penstock.shell.postgres.parameter_values import ParameterText, read_parameters
 from penstock.shell.postgres.result_values import FLOAT8, INT4, NUMERIC, TIMESTAMPTZ, numeric_bytes
 from penstock.shell.postgres.scram_exchange import ScramExchange
 from penstock.shell.postgres.statement_text import split_statements
@@ -271,7 +271,7 @@ def test_parameters() -> None:
          struct.pack("!q", 1_000_000), b"\0\2\0\0\x40\0\0\2\0\1\x13\x88"],
         [0, 1, 0, 1, 0, 0, 1, 1], [INT4, INT4, FLOAT8, FLOAT8, INT4, 0, TIMESTAMPTZ, NUMERIC])
     assert list(map(str, values)) == ["5", "-5", "1.5", "0.5", "None", "it's", "2000-01-01 00:00:01+00:00", "-1.50"]
-    assert filled("$1 $2 '$1' `$1` -- $1\n$6 $1", values) == "5 -5 '$1' `$1` -- $1\n'it\\'s' 5"
+    assert ParameterText("$1 $2 '$1' `$1` -- $1\n$6 $1").filled(values) == "5 -5 '$1' `$1` -- $1\n'it\\'s' 5"
     for cell, form, oid in [(b"x", 0, INT4), (b"x", 1, INT4), (b"x", 0, 1007), (b"\xff", 0, 25),
                             (b"\0\1\x7f\xff\0\0\0\0\0\1", 1, NUMERIC)]:
         with pytest.raises(PenstockError, match=r"parameter \$1"):

@@ -25,7 +25,7 @@ from penstock.common.errors import PenstockError
 from penstock.mnode.write.csv_rows import cells_by_row
 from penstock.planner.streams.ingest_plan import plan_ingest
 from penstock.shell.postgres.copy_rows import CopyReader, read_copy
-from penstock.shell.postgres.parameter_values import filled
+from penstock.shell.postgres.parameter_values import ParameterText
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateIngest
@@ -149,8 +149,8 @@ def by_many(bed: Bed, name: str, value: Any) -> None:
 
 def by_postgres(bed: Bed, name: str, value: Any) -> None:
     marks = ", ".join(f"${place + 3}" for place in range(bed.count))
-    bed.connection.execute(filled(f"INSERT INTO {bed.table} ({bed.columns}) VALUES ($1, $2, {marks})",
-                                  [name, bed.time, *[value] * bed.count]))
+    text = ParameterText(f"INSERT INTO {bed.table} ({bed.columns}) VALUES ($1, $2, {marks})")
+    bed.connection.execute(text.filled([name, bed.time, *[value] * bed.count]))
 
 
 def table_of(bed: Bed, name: str, values: pa.Array) -> pa.Table:
