@@ -14,15 +14,18 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.request_clients import Client, GrpcClient, HttpClient, drive
+from bench.request_clients import Client, GrpcClient, HttpClient, PostgresClient, drive
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-Send = Callable[[Sequence[Any]], list[float]]
+Send = Callable[[], list[float]]
 """Sends all, and returns the µs that each took to its answer; none where there are no answers."""
+Prepare = Callable[[Sequence[Any]], Send]
+"""Connects, where that isn't done for all orders together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,18 @@ class ClientProcess:
 # --- in the process --------------------------------------------------------------------------------------------------
 
 
-def _sockets(stack: ExitStack, port: int) -> Send:
+def _sockets(stack: ExitStack, port: int) -> Prepare:
     def client(fields: Mapping[str, Any]) -> Client:
         if "bodies" in fields:
             return HttpClient(fields["head"], iter(fields["bodies"]))
+        if "executions" in fields:
+            return PostgresClient(fields["login"], fields["types"], iter(fields["executions"]))
         return GrpcClient(fields["headers"], ([bytes.fromhex(part) for part in call] for call in fields["calls"]))
 
-    return lambda work: drive(port, [client(fields) for fields in work])
+    return lambda work: partial(drive, {each: each.connect(port) for each in map(client, work)})
 
 
-def _postgres(stack: ExitStack, port: int, user: str, password: str) -> Send:
+def _postgres(stack: ExitStack, port: int, user: str, password: str) -> Prepare:
     import psycopg
 
     connection = stack.enter_context(
@@ -99,10 +104,10 @@ def _postgres(stack: ExitStack, port: int, user: str, password: str) -> Send:
             found.append((time.perf_counter() - begun) * 1e6)
         return found
 
-    return send
+    return partial(partial, send)
 
 
-def _web_socket(stack: ExitStack, port: int) -> Send:
+def _web_socket(stack: ExitStack, port: int) -> Prepare:
     from bench.connections import PROTOCOLS
 
     runner = stack.enter_context(asyncio.Runner())
@@ -118,22 +123,22 @@ def _web_socket(stack: ExitStack, port: int) -> Send:
             found.append((time.perf_counter() - begun) * 1e6)
         return found
 
-    return lambda work: runner.run(send(work))
+    return lambda work: lambda: runner.run(send(work))
 
 
-def _kafka(stack: ExitStack, servers: str) -> Send:
+def _kafka(stack: ExitStack, servers: str) -> Prepare:
     from bench.external import KafkaSender
 
     return _messages(stack, KafkaSender(servers))
 
 
-def _mqtt(stack: ExitStack, port: int, username: str, password: str) -> Send:
+def _mqtt(stack: ExitStack, port: int, username: str, password: str) -> Prepare:
     from bench.external import MqttSender
 
     return _messages(stack, MqttSender(port, username, password))
 
 
-def _messages(stack: ExitStack, sender: Any) -> Send:
+def _messages(stack: ExitStack, sender: Any) -> Prepare:
     stack.callback(sender.close)
 
     def send(work: Sequence[Any]) -> list[float]:
@@ -142,24 +147,25 @@ def _messages(stack: ExitStack, sender: Any) -> Send:
         sender.flush()
         return []
 
-    return send
+    return partial(partial, send)
 
 
-_WAYS: Mapping[str, Callable[..., Send]] = {
+_WAYS: Mapping[str, Callable[..., Prepare]] = {
     "sockets": _sockets, "postgres": _postgres, "websocket": _web_socket, "kafka": _kafka, "mqtt": _mqtt}
 
 
 def main() -> None:
     """Does what the orders on standard input say, until it ends."""
     with ExitStack() as stack:
-        opened: dict[str, Send] = {}
+        opened: dict[str, Prepare] = {}
         for line in sys.stdin:
             asked = json.loads(line)
             place = json.dumps([asked["way"], asked["connect"]])
             if place not in opened:
                 opened[place] = _WAYS[asked["way"]](stack, **asked["connect"])
+            send = opened[place](asked["work"])
             begun, cpu = time.perf_counter(), time.process_time()
-            latencies = opened[place](asked["work"])
+            latencies = send()
             done = Driven(time.perf_counter() - begun, time.process_time() - cpu,
                           [round(each, 1) for each in latencies])
             sys.stdout.write(json.dumps(asdict(done)) + "\n")

@@ -4,12 +4,14 @@ they cost little.
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
+import struct
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 _PIECE = 1 << 16
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -20,6 +22,9 @@ _FRAME_HEADER, _FRAME_MAX = 9, 16_384
 
 class Client(Protocol):
     """One connection's side of a protocol."""
+
+    def connect(self, port: int) -> socket.socket:
+        """Returns a connection to a port of this machine."""
 
     def begin(self) -> bytes:
         """Returns what is sent before the first request."""
@@ -38,6 +43,9 @@ class HttpClient:
     head: str
     bodies: Iterator[str]
     _answer: bytes = b""
+
+    def connect(self, port: int) -> socket.socket:
+        return _connected(port)
 
     def begin(self) -> bytes:
         return b""
@@ -77,6 +85,9 @@ class GrpcClient:
     _pending: bytes = b""
     _answered: bool = False
 
+    def connect(self, port: int) -> socket.socket:
+        return _connected(port)
+
     def begin(self) -> bytes:
         return _HTTP2_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(
             _WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big"))
@@ -115,6 +126,66 @@ class GrpcClient:
         return complete, answers
 
 
+@dataclass(slots=True, eq=False)
+class PostgresClient:
+    """Executes statements with parameters, of these OIDs and as text; each is prepared before it is executed first."""
+
+    login: Mapping[str, str]
+    types: Sequence[int]
+    executions: Iterator[tuple[str, Sequence[str]]]
+    _logged_in: Any = None
+    _names: dict[str, bytes] = field(default_factory=dict)
+    _pending: bytes = b""
+
+    def connect(self, port: int) -> socket.socket:
+        import psycopg
+
+        self._logged_in = psycopg.connect(host="127.0.0.1", port=port, autocommit=True, **self.login)
+        return socket.socket(fileno=os.dup(self._logged_in.fileno()))
+
+    def begin(self) -> bytes:
+        return b""
+
+    def request(self) -> bytes | None:
+        execution = next(self.executions, None)
+        if execution is None:
+            self._logged_in.close()
+            return None
+        text, parameters = execution
+        sent = b""
+        if text not in self._names:
+            self._names[text] = b"s%d\0" % len(self._names)
+            sent = _message(b"P", self._names[text], text.encode(), struct.pack(
+                f"!xH{len(self.types)}I", len(self.types), *self.types))
+        values = [len(value).to_bytes(4, "big") + value for value in map(str.encode, parameters)]
+        return sent + b"".join((
+            _message(b"B", b"\0", self._names[text], struct.pack("!HH", 0, len(values)), *values, b"\0\0"),
+            _message(b"D", b"P\0"), _message(b"E", b"\0", bytes(4)), _message(b"S")))
+
+    def received(self, data: bytes) -> tuple[bool, bytes]:
+        self._pending += data
+        while len(self._pending) > 4:
+            end = 1 + int.from_bytes(self._pending[1:5], "big")
+            if len(self._pending) < end:
+                break
+            message, self._pending = self._pending[:end], self._pending[end:]
+            if message[:1] == b"E":
+                raise ValueError(message.decode(errors="replace"))
+            if message[:1] == b"Z":
+                return True, b""
+        return False, b""
+
+
+def _message(kind: bytes, *parts: bytes) -> bytes:
+    return kind + (sum(map(len, parts)) + 4).to_bytes(4, "big") + b"".join(parts)
+
+
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
 
@@ -127,14 +198,14 @@ def _text(text: str) -> bytes:
     return bytes((0x7F, len(data) - 0x7F)) + data  # up to 254
 
 
-def drive(port: int, clients: Sequence[Client]) -> list[float]:
-    """Sends all requests of all clients, each waiting for its answer, and returns the µs that each request took."""
+def drive(connections: Mapping[Client, socket.socket]) -> list[float]:
+    """Sends all requests of all clients, each waiting for its answer, and returns the µs that each request took. The
+    connections are closed then.
+    """
     taken: list[float] = []
     sent: dict[Client, float] = {}
     with selectors.DefaultSelector() as selector:
-        for client in clients:
-            connection = socket.create_connection(("127.0.0.1", port))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for client, connection in connections.items():
             sent[client] = time.perf_counter()
             connection.sendall(client.begin() + (client.request() or b""))
             selector.register(connection, selectors.EVENT_READ, client)

@@ -14,7 +14,7 @@ from penstock.mnode.access.session import SessionState
 
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
-_WAYS = ("rest", "line protocol", "flight prepared")
+_WAYS = ("rest", "line protocol", "flight prepared", "postgresql prepared")
 
 
 class _Requests:
@@ -35,7 +35,8 @@ class _Requests:
         served = self._served
         client_of, port = {"rest": (served.rest, served.http_port),
                            "line protocol": (served.line_protocol, served.http_port),
-                           "flight prepared": (served.flight_prepared, served.flight_port)}[way]
+                           "flight prepared": (served.flight_prepared, served.flight_port),
+                           "postgresql prepared": (served.postgres_prepared, served.postgres_port)}[way]
         sent = order("sockets", {"port": port}, [client_of(rows) for rows in self._rows(clients, requests)])
         cpu = time.process_time()
         done = self._clients.run(sent)

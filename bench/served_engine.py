@@ -22,6 +22,8 @@ from penstock.shell.flight_sql.endpoint import SERVICE
 from penstock.shell.flight_sql.frames import frames
 from penstock.shell.flight_sql.protobuf_messages import make, pack, unpack
 
+_POSTGRES_TYPES = (20, 701, 23)  # bigint, double precision, integer
+
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
@@ -89,6 +91,13 @@ class ServedEngine:
                             ("authorization", token)],
                 "calls": [[part.hex() for part in _execution(statements[write.table], write.rows)]
                           for write in writes]}
+
+    def postgres_prepared(self, writes: Sequence[TableRows]) -> dict[str, Any]:
+        """Returns the client of PostgreSQL's protocol that has a prepared statement for each table, executed per row.
+        """
+        return {"login": {"user": USER, "password": PASSWORD}, "types": _POSTGRES_TYPES,
+                "executions": [[f"INSERT INTO {DATABASE}.d{write.table} VALUES ($1, $2, $3)", [*map(str, row)]]
+                               for write in writes for row in write.rows]}
 
 
 def _prepare(client: flight.FlightClient, options: flight.FlightCallOptions, table: int) -> bytes:
