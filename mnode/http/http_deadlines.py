@@ -8,28 +8,47 @@ from __future__ import annotations
 
 import io
 import math
+import select
 import socket
 import ssl
 import struct
 from collections.abc import Callable
 
-_US_PER_S = 1_000_000
+from penstock.common.clock import SystemClock
+
+_MS_PER_S, _US_PER_S = 1000, 1_000_000
 
 
 def send(connection: socket.socket, data: bytes | bytearray, within_s: float) -> None:
     """Sends all. Raises OSError, TimeoutError if it takes too long."""
-    if not isinstance(connection, ssl.SSLSocket):
-        try:
-            sent = connection.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            sent = 0
-        if sent == len(data):
-            return
-        data = data[sent:]
-    before = connection.gettimeout()
-    connection.settimeout(within_s)
-    connection.sendall(data)
-    connection.settimeout(before)
+    if isinstance(connection, ssl.SSLSocket):
+        before = connection.gettimeout()
+        connection.settimeout(within_s)
+        connection.sendall(data)
+        connection.settimeout(before)
+        return
+    due: float | None = None
+    left: bytes | bytearray | memoryview = data
+    while (sent := _sent_at_once(connection, left)) < len(left):
+        left = memoryview(left)[sent:]
+        now = SystemClock.monotonic()
+        due = now + within_s if due is None else due
+        if due <= now or not _takes_more(connection, due - now):
+            raise TimeoutError("it took too long")
+
+
+def _sent_at_once(connection: socket.socket, data: bytes | bytearray | memoryview) -> int:
+    # Not by the socket's own timeout, which is that of who reads from it meanwhile, too.
+    try:
+        return connection.send(data, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+
+
+def _takes_more(connection: socket.socket, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    return bool(poll.poll(within_s * _MS_PER_S))
 
 
 class TimedReader(io.RawIOBase):
