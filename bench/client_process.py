@@ -82,17 +82,21 @@ def _sockets(stack: ExitStack, port: int) -> Prepare:
         if "bodies" in fields:
             return HttpClient(fields["head"], iter(fields["bodies"]))
         if "executions" in fields:
-            return PostgresClient(fields["login"], fields["types"], iter(fields["executions"]))
+            return PostgresClient(lambda port: _logged_in(port, **fields["login"]), fields["types"],
+                                  iter(fields["executions"]))
         return GrpcClient(fields["headers"], ([bytes.fromhex(part) for part in call] for call in fields["calls"]))
 
     return lambda work: partial(drive, {each: each.connect(port) for each in map(client, work)})
 
 
-def _postgres(stack: ExitStack, port: int, user: str, password: str) -> Prepare:
+def _logged_in(port: int, user: str, password: str) -> Any:
     import psycopg
 
-    connection = stack.enter_context(
-        psycopg.connect(host="127.0.0.1", port=port, user=user, password=password, autocommit=True))
+    return psycopg.connect(host="127.0.0.1", port=port, user=user, password=password, autocommit=True)
+
+
+def _postgres(stack: ExitStack, port: int, user: str, password: str) -> Prepare:
+    connection = stack.enter_context(_logged_in(port, user, password))
     connection.prepared_max = None
     cursor = connection.cursor()
 

@@ -9,7 +9,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -128,9 +128,12 @@ class GrpcClient:
 
 @dataclass(slots=True, eq=False)
 class PostgresClient:
-    """Executes statements with parameters, of these OIDs and as text; each is prepared before it is executed first."""
+    """Executes statements with parameters, of these OIDs and as text; each is prepared before it is executed first.
 
-    login: Mapping[str, str]
+    `log_in` returns a connection of psycopg's to a port.
+    """
+
+    log_in: Callable[[int], Any]
     types: Sequence[int]
     executions: Iterator[tuple[str, Sequence[str]]]
     _logged_in: Any = None
@@ -138,9 +141,7 @@ class PostgresClient:
     _pending: bytes = b""
 
     def connect(self, port: int) -> socket.socket:
-        import psycopg
-
-        self._logged_in = psycopg.connect(host="127.0.0.1", port=port, autocommit=True, **self.login)
+        self._logged_in = self.log_in(port)
         return socket.socket(fileno=os.dup(self._logged_in.fileno()))
 
     def begin(self) -> bytes:
