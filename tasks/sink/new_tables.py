@@ -49,7 +49,8 @@ class NewTables:
         if not tables or self._begun_at is None:
             return
         took, self._begun_at = now - self._begun_at, None
-        self._seconds.take(took, now)
+        # One that takes longer was held up by something else than child tables, and others aren't to wait for that.
+        self._seconds.take(min(took, _SAVED_S), now)
         if tables >= self.at_once or took > _TOOK_S:
             factor = min(2.0, max(0.5, _TOOK_S / took if took > 0 else math.inf))
             self.at_once = min(_AT_ONCE_MAX, max(_AT_ONCE_MIN, int(self.at_once * factor)))

@@ -197,6 +197,7 @@ class SinkTask(ComputingTask):
 
     def _await_write(self) -> bool:
         """Does nothing more until the next write is acknowledged; returns whether it is already."""
+        self._allowed_at = None  # else a rate that allows more meanwhile would wake it all the time
         if self._quiet is not None and self._quiet.wake_at(self._acknowledged + 1):
             return True
         self._enter_writing()

@@ -276,6 +276,43 @@ def test_a_write_has_as_many_new_child_tables_as_are_made_in_a_moment() -> None:
         assert least <= tables.at_once <= most
 
 
+def test_a_sink_that_awaits_a_write_has_no_deadline(tmp_path: Path) -> None:
+    """What it waited for before has no more to do with it, once results with new child tables have come along."""
+    kit = StreamKit(tmp_path, BY_VALUE, settings=unhurried(sink_tables_share=0.25, sink_calls_per_second=2.0))
+    kit.writer = lambda _: SlowWriter(kit)
+    try:
+        kit.kill()
+        insert(kit, 4, per_record=4)
+        kit.run()
+        assert len(kit.writes) == 1
+        kit.insert([(n, 10_000, n) for n in range(4)], ("voltage",))
+        kit.run()
+        assert sink(kit).reason == "its limit of 2 write calls per second"
+        insert(kit, 4, per_record=4, first=20)
+        kit.run()
+        assert sink(kit).reason == "waits for the dnode to acknowledge a write"
+        kit.clock.advance(1.0)
+        (task,) = [task for task in kit.tasks if task.id.operator == "sink"]
+        assert not task.step()
+        assert task.next_deadline() is None, "a deadline that is over keeps the thread spinning"
+        kit.pass_time(3.0)
+        kit.pass_time(3.0)
+        assert len(kit.results) == 12
+    finally:
+        kit.close()
+
+
+def test_a_write_that_was_held_up_holds_up_new_child_tables_for_a_while_only() -> None:
+    """An engine that didn't get to it for hours says nothing of what child tables cost."""
+    tables = NewTables(0.1, 0.0)
+    tables.submitted(1, 0.0)
+    tables.acknowledged(1, 10_000.0)
+    assert 10_000.0 <= tables.available_at(1, 10_000.0) <= 10_001.0
+    tables.submitted(1, 10_001.0)
+    tables.acknowledged(1, 20_001.0)
+    assert 20_001.0 <= tables.available_at(1, 20_001.0) <= 20_051.1
+
+
 @pytest.mark.parametrize("by", ["tbname", "site"])
 def test_groups_by_tables_have_no_rate_of_new_child_tables(tmp_path: Path, by: str) -> None:
     """There are no more of them than tables."""
