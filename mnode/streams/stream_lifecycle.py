@@ -181,6 +181,9 @@ class Lifecycle:
     def _altered_text(self, stream: StreamRecord, changes: StreamOptions) -> str:
         statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
+        if statement.materialized:  # with options its text would be that of a stream, which may be planned otherwise
+            raise InvalidStreamError(f"{stream.name} is a materialized view, which has no options",
+                                     hint="CREATE STREAM ... INTO takes them; the configuration has defaults for some")
         same_trigger = changes.trigger == self._streams.checkpoints.trigger_of(stream)
         allowed = {*ALTERABLE, "trigger"} if same_trigger else {*ALTERABLE}
         refused = next((name for name in given(changes) if name not in allowed), None)

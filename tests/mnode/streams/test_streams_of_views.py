@@ -154,3 +154,17 @@ def test_errors_of_a_materialized_view_name_it(bed: TestBed) -> None:
     (reason,), = bed.rows("SELECT reason FROM information_schema.ins_streams")
     assert "several rows of the answer have the same g" in reason
     assert "o (g PRIMARY KEY" in reason or "o (a PRIMARY KEY, b PRIMARY KEY, ...)" in reason
+
+
+@pytest.mark.parametrize("query", ["SELECT g, count(*) n FROM m GROUP BY g",
+                                   "SELECT max(v) v FROM m ORDER BY v LIMIT 1",
+                                   "SELECT _wstart, count(*) n FROM m INTERVAL(10s)"])
+@pytest.mark.parametrize("option", ["SINK_RATE 1", "STATE_LIMIT '1GiB'", "CHECKPOINT_INTERVAL 1m",
+                                    "GUARANTEE AT_LEAST_ONCE"])
+def test_a_materialized_view_stays_one(bed: TestBed, query: str, option: str) -> None:
+    """ALTER STREAM would make a stream of it that may compute the query in another way, from another state."""
+    bed.execute(f"CREATE MATERIALIZED VIEW o AS {query}")
+    with pytest.raises(InvalidStreamError, match="o is a materialized view, which has no options"):
+        bed.execute(f"ALTER STREAM o SET {option}")
+    assert bed.rows("SHOW CREATE STREAM o") == [("o", f"CREATE MATERIALIZED VIEW o AS {query}")]
+    bed.execute("DROP MATERIALIZED VIEW o")
