@@ -21,9 +21,10 @@ from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.vnode.store import chunk_reader, part_writing, parts
 from penstock.vnode.store.chunk_reader import cut
+from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.merging import in_key_order
-from penstock.vnode.store.parts import ROW_GROUP_ROWS, PartReader, PartWriter, parquet_bytes
+from penstock.vnode.store.parts import ROW_GROUP_ROWS, PartCache, PartReader, PartWriter, parquet_bytes
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write import compaction
@@ -214,3 +215,22 @@ def test_a_nan_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(parquet_bytes(pa.table({"v": [1.0, NAN, None]})))
     assert duckdb.sql(f"SELECT isnan(v) FROM '{path}'").fetchall() == [(False,), (True,), (None,)]
+
+
+def test_what_two_find_at_once_is_kept_once(tmp_path: Path) -> None:
+    """Else the cache would take itself for fuller with each time, and hold less and less."""
+    tuid, ts = np.ones(100, np.uint64), np.arange(100)
+    search = KeySearch(tuid, ts)
+    cache = PartCache(max_bytes=2 * search.nbytes)
+    made: list[int] = []
+
+    def make(index: int) -> KeySearch:
+        made.append(index)
+        return search
+
+    # While it is made, somebody else comes, who makes it, too.
+    cache.keys(tmp_path, 0, lambda: cache.keys(tmp_path, 0, lambda: make(0)))
+    cache.keys(tmp_path, 1, lambda: make(1))
+    cache.keys(tmp_path, 0, lambda: make(0))
+    cache.keys(tmp_path, 1, lambda: make(1))
+    assert made == [0, 1]

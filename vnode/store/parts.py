@@ -294,8 +294,9 @@ class PartCache:
         return known
 
     def _keep(self, key: tuple[Path, int, str], column: pa.Array | KeySearch) -> None:
+        before = self._columns.get(key)  # of somebody who looked for the same meanwhile
         self._columns[key] = column
-        self._bytes += column.nbytes
+        self._bytes += column.nbytes - (0 if before is None else before.nbytes)
         while self._bytes > self._max_bytes and len(self._columns) > 1:
             self._bytes -= self._columns.popitem(last=False)[1].nbytes
 
