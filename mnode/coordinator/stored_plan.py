@@ -27,7 +27,7 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 10
+_FORMAT = 11
 """Raise it when the same JSON means something else."""
 
 _CAPITALS_MARKED = 6
@@ -67,7 +67,7 @@ def decode(text: str) -> StoredPlan:
     parts = body["parts"]
     if body["format"] == 2 and isinstance(parts, list):
         parts = [_renamed(part) for part in parts]
-    elif body["format"] not in (3, 4, 5, 6, 7, 8, 9, _FORMAT):
+    elif body["format"] not in (3, 4, 5, 6, 7, 8, 9, 10, _FORMAT):
         # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups, sources of 7 which
         # tags are used, options of 8 what becomes of mismatches, graphs of 9 which of a
         # query's sources a task reads.

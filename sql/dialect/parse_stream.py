@@ -286,7 +286,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None
     return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify,
-                        start, option_offsets=reader.offsets)
+                        start, option_offsets=dict(sorted(reader.offsets.items())) or None)
 
 
 def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement:
