@@ -307,8 +307,9 @@ def _audit(audit: AuditInfo | None) -> Row:
     """Says what the audit has found."""
     if audit is None:
         return {}
+    looked_at = audit.last_ms is not None or audit.mismatches
     return {"last_audit": audit.last_ms, "audited_cut": _versions(audit.cut), "audited_results": audit.results,
-            "mismatches": audit.mismatches, "audit_note": audit.note or None}
+            "mismatches": audit.mismatches if looked_at else None, "audit_note": audit.note or None}
 
 
 def _last_checkpoint(checkpoints: Sequence[CheckpointInfo]) -> Row:
