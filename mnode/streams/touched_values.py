@@ -11,8 +11,9 @@ from penstock.mnode.streams.refresh_groups import Logs
 from penstock.planner.streams.touched_keys import TouchedValues, ValuesOfColumn
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 
-_ROWS_MAX = 100_000
-"""So many changed rows are looked at, at most, of one table in one vnode."""
+_ROWS_MAX = 1_000_000
+"""So many rows are looked at, at most, of one table in one vnode: those that have changed, and all older versions of
+them, of which there are many where rows are rewritten often."""
 
 _VALUES_MAX = 100_000
 """With more values of a column the answer is computed as a whole."""
