@@ -60,23 +60,9 @@ class RowPlaces:
 
     def rows_of(self, chunk: Chunk) -> Index:
         """Returns the positions of the rows of a chunk that lie here, ascending."""
-        if self.are_times and self.are_of_one and len(self.tuid):
-            start, stop = (int(chunk.tuid.searchsorted(self.tuid[0], side)) for side in ("left", "right"))
-            return start + _places_in(chunk.ts[start:stop], self.first)
-        rows = expand(*find_ranges(chunk.tuid, chunk.ts, self.tuid, self.first, self.last))[1]
-        return rows if self.are_times else np.unique(rows)
-
-
-def _places_in(times: I64, wanted: I64) -> Index:
-    """Returns where some times, each once, are among others, both ascending."""
-    if len(times):
-        wanted = wanted[wanted.searchsorted(times[0]):wanted.searchsorted(times[-1], "right")]
-    if not len(times) or not len(wanted):
-        return np.zeros(0, np.intp)
-    if len(times) < len(wanted):
-        near = np.minimum(wanted.searchsorted(times), len(wanted) - 1)
-        return np.flatnonzero(wanted[near] == times)
-    return expand(times.searchsorted(wanted), times.searchsorted(wanted, "right"))[1]
+        if self.are_times:
+            return chunk.keys().rows_at(self.tuid, self.first)[1]
+        return np.unique(expand(*find_ranges(chunk.tuid, chunk.ts, self.tuid, self.first, self.last))[1])
 
 
 def rows_with(chunks: Sequence[Chunk], values: Values) -> list[Index]:

@@ -16,7 +16,7 @@ from penstock.vnode.read.row_places import RowPlaces, Values, having, rows_with,
 from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
 from penstock.vnode.store.chunk_reader import ChosenRows, Chunk, KeyFilter, gather, resolve
 from penstock.vnode.store.manifest import extent_of
-from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange, between
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.points import Extent
 from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, each_once, time_ranges
@@ -279,7 +279,7 @@ class Snapshot:
             info = part.info
             if info.max_ts >= first and info.min_ts <= last and info.max_tuid >= low and info.min_tuid <= high:
                 found.extend(self._cache.row_groups(part.path, info, tuids, first, last, times))
-        found.extend(run for run in self._runs if run.max_ts >= first and run.min_ts <= last)
+        found.extend(between(self._runs, first, last))
         return found
 
     def to_sql(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
@@ -296,7 +296,7 @@ class Snapshot:
         sql = SqlBuilder(self.schema, self._key_names, names, self.version, (first, last), tuids, ranges,
                          epochs=epochs)
         parts = [p for p in self._parts if p.info.max_ts >= first and p.info.min_ts <= last]
-        runs = [r for r in self._runs if r.max_ts >= first and r.min_ts <= last]
+        runs = between(self._runs, first, last)
         # Where keys may exist more than once: elsewhere nobody must look for the newest version of each.
         dirty = united([u for u in (*(p.info.updates for p in parts), *(r.updates for r in runs))
                         if u is not None and _overlap(u, first, last)])

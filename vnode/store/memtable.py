@@ -115,6 +115,11 @@ class Run:
         return self._keys[0]
 
 
+def between(runs: Sequence[Run], first_ts: int, last_ts: int) -> list[Run]:
+    """Returns the runs that may have rows between two times, both included."""
+    return [run for run in runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
+
+
 def order_of(numbers: pa.Array) -> Index:
     """Returns the positions of whole numbers in ascending order, NULL being like 0."""
     return np.argsort(whole_numbers(numbers), kind="stable").astype(np.int32)
@@ -275,10 +280,9 @@ class Memtable:
         """Does so for all rows but those that are packed, and leaves these as they are; see `packed_version`."""
         if self._few:
             self._unpack()
-        found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
-        if len(found) >= LOOKED_UP_FAN_IN and self._merge_some():
-            found = [run for run in self._runs if run.max_ts >= first_ts and run.min_ts <= last_ts]
-        return found
+        found = between(self._runs, first_ts, last_ts)
+        return between(self._runs, first_ts, last_ts) if (
+            len(found) >= LOOKED_UP_FAN_IN and self._merge_some()) else found
 
     def _merge_some(self) -> bool:
         """Merges some neighbours of about one size, of those at the end, and returns whether there were enough."""

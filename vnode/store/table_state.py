@@ -15,7 +15,7 @@ from penstock.common.masks import all_set
 from penstock.vnode.store.chunk_reader import Chunk, Found, find_existing, find_newest, has_row, stored_values
 from penstock.vnode.store.delivery import Partition, Place, place_of
 from penstock.vnode.store.manifest import LastTimes, PartInfo, TableManifest
-from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, RowKey, Run, TimeRange, newest_times
+from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, RowKey, Run, TimeRange, between, newest_times
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
@@ -265,8 +265,7 @@ class TableState:
         return found
 
     def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
-        sealed = [run for run in self.sealed if run.max_ts >= first_ts and run.min_ts <= last_ts]
-        return [*sealed, *self.memtable.runs_between(first_ts, last_ts)]
+        return [*between(self.sealed, first_ts, last_ts), *self.memtable.runs_between(first_ts, last_ts)]
 
     def _row_groups(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
         """Returns what of parts may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
