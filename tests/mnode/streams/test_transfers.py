@@ -84,7 +84,7 @@ def test_balances_sum_to_zero_at_all_times(tmp_path: Path) -> None:
         assert engine.run(READ[reads % len(READ)]) in ([], [(0,)])
         reads += 1
         if not reads % 20:
-            seen.add(engine.run("SELECT sum(total) FROM debits")[0])
+            seen.update(engine.run("SELECT sum(total) FROM debits"))
 
     bank.start()
     try:
