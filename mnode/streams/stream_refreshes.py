@@ -135,9 +135,11 @@ class StreamRefreshes:
         asker = self._asker(request)
         with self._alone_with(asker) as members:
             rest = self._rest_until.get(asker.stream.id, 0.0) - self._services.clock.monotonic()
-            if rest > 0 and not request.again:
+            if rest > 0 and not request.again and self._are_behind(members, asker, request.tuids):
                 return Refreshed(0, rest, again=True).table()
-            return self._refresh(members, asker, request).table()
+            done = self._refresh(members, asker, request)
+            # Of what was read already a task may be told later: then there is nothing to rest for.
+            return (done if self._are_behind(members, asker, _NOTHING) else done._replace(rest_s=0.0)).table()
 
     def _asker(self, request: RefreshRequest) -> Member:
         stream = self._services.catalog.streams.by_id(request.stream_id)
@@ -248,6 +250,12 @@ class StreamRefreshes:
             except PenstockError as error:
                 round_.failed[member.stream.id] = error
         return round_
+
+    def _are_behind(self, members: Sequence[Member], asker: Member, told: Sequence[int] | None) -> bool:
+        """Returns whether an answer may have changed since it was computed; `told`: as the asker was told."""
+        changes = self._services.catalog.changes
+        return any(self._due(member, told if member is asker else _NOTHING, changes, again=False) != _NOTHING
+                   for member in members)
 
     def _places(self, member: Member) -> list[tuple[int, int]]:
         """Returns the logs that a member reads, by vgroup and table."""

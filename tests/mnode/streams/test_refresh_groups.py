@@ -13,6 +13,8 @@ from penstock.mnode.dnode.whole_writes import WholeWrites
 from penstock.mnode.streams.refresh_groups import Member, connected
 from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 from penstock.sql.schema import Table
+from penstock.tasks.protocol.refreshing import Refreshed
+from penstock.tasks.refresh.refresh_task import RefreshTask
 
 DEBITS = "SELECT source id, sum(amount) total FROM transfers GROUP BY source"
 CREDITS = "SELECT goal id, sum(amount) total FROM transfers GROUP BY goal"
@@ -132,6 +134,30 @@ def test_each_is_computed_once_for_a_change(bed: TestBed, monkeypatch: pytest.Mo
     assert len(computed) == 4
     bed.execute("INSERT INTO accounts VALUES (11)")
     assert len(computed) == 6
+    agree(bed)
+
+
+def test_nobody_rests_who_has_all_that_came(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source tasks may tell of rows that were read already; but what came while an answer was computed must wait."""
+    rests: list[float] = []
+    done, late = RefreshTask._done, iter([transfer(1)])
+
+    def noted(task: RefreshTask, answer: Refreshed, took: float) -> Refreshed:
+        rests.append(answer.rest_s)
+        return done(task, answer, took)
+
+    def take_long() -> None:
+        bed.clock.advance(10)
+        for statement in late:
+            bed.engine.execute(statement, bed.session)
+
+    monkeypatch.setattr(RefreshTask, "_done", noted)
+    before_each(monkeypatch, StreamRefreshes, "_wanted", take_long)
+    bed.execute(transfer(0))
+    assert len(rests) > 1
+    assert min(rests) > 0
+    bed.advance(1_000)
+    assert rests[-4:] == [0] * 4
     agree(bed)
 
 
