@@ -1,10 +1,10 @@
 """Streams without windows over rows that come and change: groups that tasks keep, and answers that are computed again.
 
-`python -m bench.changes [--keys N] [--changes N]` fills a table with a row per key, makes a stream, and then rewrites
-rows: many at once, a few at a time, and `--rate` a second for some seconds, beside which single results are awaited.
-It prints a JSON line per stream and step: changes per second of processors, of the engine and its workers together,
-until the result table has all of them, and of the last step how long it takes until a change is seen. `whole` is a
-stream of the same answer as `touched` that is computed again as a whole.
+`python -m bench.changes [--keys N] [--changes N]` fills a table with a row per key, and makes a stream. Then it adds
+rows to groups (`appended`), and rewrites rows: many at once, a few at a time, and `--rate` a second for some seconds,
+beside which single results are awaited. It prints a JSON line per stream and step: changes per second of processors, of
+the engine and its workers together, until the result table has all of them, and of the last step how long it takes
+until a change is seen. `whole` is a stream of the same answer as `touched` that is computed again as a whole.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bench.processes import cpu_seconds
 _FIRST_MS = 1_700_000_000_000
 _AT_ONCE, _FEW, _TICK_S, _TIMEOUT_S = 50_000, 20, 0.05, 600.0
 _WRITE_S, _LOOK_S, _LOOKS = 0.01, 0.002, 5
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _FIRST_MARK = 1_000_000  # above every other value
 #: Each stream's columns and query; the result table has a row per key, with the row's value in the last column.
 _STREAMS = {
@@ -49,15 +50,31 @@ class Rows:
         self._cursor = cursor
         self._chance = np.random.default_rng(1)
         self.values = np.zeros(keys, np.int64)
+        self.appended, self.appended_sum = 0, 0
         self._marks = itertools.count(_FIRST_MARK)
 
-    def write(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def write(self, places: _Numbers) -> None:
         """Writes new values into rows, by their numbers."""
         values = self._chance.integers(0, 1000, len(places))
         self.values[places] = values
+        self._insert(_FIRST_MS + places, places, values)
+
+    def append(self, count: int) -> None:
+        """Writes so many further rows, of any keys but the first."""
+        times = _FIRST_MS + len(self.values) + self.appended + np.arange(count)
+        values = self._chance.integers(0, 1000, count)
+        self._insert(times, self._chance.integers(1, len(self.values), count), values)
+        self.appended += count
+        self.appended_sum += int(values.sum())
+
+    def _insert(self, times: _Numbers, keys: _Numbers, values: _Numbers) -> None:
         self._cursor.insert_arrow("r", pa.table({
-            "ts": pa.array(_FIRST_MS + places).cast(pa.timestamp("ms")), "k": pa.array(places),
+            "ts": pa.array(times).cast(pa.timestamp("ms")), "k": pa.array(keys),
             "v": pa.array(values.astype(np.int32))}))
+
+    def sum(self) -> int:
+        """Returns the sum of the values of all rows."""
+        return int(self.values.sum()) + self.appended_sum
 
     def fill(self) -> None:
         for first in range(0, len(self.values), _AT_ONCE):
@@ -70,11 +87,11 @@ class Rows:
         self._cursor.execute(f"INSERT INTO r VALUES ({_FIRST_MS}, 0, {value})")
         return value
 
-    def some(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def some(self, count: int) -> _Numbers:
         """Returns the numbers of some rows, ascending."""
         return np.sort(self._chance.choice(len(self.values), count, replace=False))
 
-    def some_below(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def some_below(self, count: int) -> _Numbers:
         """Returns about so many numbers of rows, ascending, none of the last row; quicker than `some`."""
         return np.unique(self._chance.integers(0, len(self.values) - 1, count))
 
@@ -103,13 +120,20 @@ def measure(folder: Path, name: str, keys: int, changes: int, rate: int, seconds
                     raise TimeoutError(f"{name}: {what}")
                 pause.wait(_TICK_S)
             used = cpu_seconds() - before
-            if cursor.execute("SELECT sum(v) FROM o").fetchone() != (int(rows.values.sum()),):
+            if cursor.execute("SELECT sum(v) FROM o").fetchone() != (rows.sum(),):
                 raise AssertionError(f"{name}: {what}: a result is missing")
             return {"measure": "changes", "stream": name, "step": what, "keys": keys, "changes": count,
                     "cpu_seconds": round(used, 2), "seconds": round(time.monotonic() - began, 2),
                     "changes_per_cpu_second": round(count / used)}
 
         yield step("first", keys, lambda: cursor.execute(f"CREATE STREAM s INTO o {columns} AS {query}"))
+
+        def appended() -> None:
+            for first in range(0, changes, _AT_ONCE):
+                rows.append(min(_AT_ONCE, changes - first))
+
+        if name == "groups":  # the others have one row of a key
+            yield step("appended", changes, appended)
 
         def many() -> None:
             for first in range(0, changes, _AT_ONCE):
