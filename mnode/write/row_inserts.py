@@ -27,8 +27,8 @@ from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
 from penstock.mnode.write.row_placement import FEW_ROWS, write_changes
 from penstock.sql.dialect.tokenizer import KEYWORDS
-from penstock.sql.rows.constants import Constants
-from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
+from penstock.sql.rows.constants import PLAIN_TEXT, Constants
+from penstock.sql.rows.row_pattern import PlainValue, RowPattern, row_pattern
 from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND

@@ -9,7 +9,7 @@ import re
 
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.sql.dialect.tokenizer import KEYWORDS
-from penstock.sql.rows.row_pattern import PLAIN_TEXT
+from penstock.sql.rows.constants import PLAIN_TEXT
 from penstock.sql.tree.statements import CreateChildTables, Name, PlainChildren
 
 _NAME = r"(?:[A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"

@@ -30,7 +30,9 @@ INTEGER_RANGES: dict[Kind, tuple[int, int]] = {
 MAX_JSON_KEY = 256
 MAX_JSON_BYTES = 4095
 FLOAT_MAX = float(np.finfo(np.float32).max)
+PLAIN_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
 _NUMBER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
+_QUOTED = re.compile(PLAIN_TEXT)
 _MAX_NUMBER_TEXT = 400
 
 
@@ -77,11 +79,16 @@ class Constants:
             return Number(raw)
         if not raw:
             raise InvalidValueError("a value is missing")
+        if _QUOTED.fullmatch(raw):
+            return raw[1:-1]
         upper = raw.upper()
         if upper == "NULL":
             return None
         if upper in ("TRUE", "FALSE"):
             return upper == "TRUE"
+        named = self._named(raw.lower().removesuffix("()"))
+        if named is not None:
+            return Instant(named)
         try:
             parser = ExpressionParser()
             parser.begin(raw)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.rows.constants import FLOAT_MAX, INTEGER_RANGES, Constants, check_length
+from penstock.sql.rows.constants import FLOAT_MAX, INTEGER_RANGES, PLAIN_TEXT, Constants, check_length
 from penstock.sql.schema import Column
 from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 
 _INTEGER = r"[-+]?(?:0|[1-9][0-9]{0,19}+)"
 _FLOAT = r"[-+]?(?:[0-9]{1,20}+(?:\.[0-9]{0,40}+)?+|\.[0-9]{1,40}+)(?:[eE][-+]?[0-9]{1,2}+)?+"
 _BOOL = "true|false|TRUE|FALSE|1|0"
-PLAIN_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
 _TIME = rf"{_INTEGER}|NOW(?:\(\))?|now(?:\(\))?|'[^'\\]{{12,40}}+'(?!')"
 _NEXT = re.compile(r"\s*+,?+\s*+(?=\()", re.ASCII)
 _FIRST_OF_INTEGER = frozenset("+-0123456789")
