@@ -152,11 +152,11 @@ def _read(records: Sequence[RowsRecord], batches: Sequence[pa.RecordBatch],
     sizes = np.array([batch.num_rows for batch in kept])
     ends = np.cumsum(sizes)
     change = last = None
-    if any(CHANGE_COLUMN in batch.schema.names for batch in kept):
-        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in kept]).astype(np.uint8)
+    if CHANGE_COLUMN in merged.column_names:
+        change = _verdict(merged, CHANGE_COLUMN).astype(np.uint8)
         if change.any():
-            last = np.concatenate([_verdict(batches[place], LAST_COLUMN) if lasts is None else lasts[place]
-                                   for place in places])
+            last = _verdict(merged, LAST_COLUMN) if lasts is None else np.concatenate(
+                [lasts[place] for place in places])
             change.flags.writeable = last.flags.writeable = False
         else:
             change = None
@@ -320,8 +320,9 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 
-def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
-    """Returns the column `_change` or `_last`: zeros if all rows are appends."""
-    if name not in batch.schema.names:
-        return np.zeros(batch.num_rows, np.int64)
-    return np.asarray(batch.column(name)).astype(np.int64)
+def _verdict(rows: pa.RecordBatch | pa.Table, name: str) -> npt.NDArray[np.int64]:
+    """Returns the column `_change` or `_last`: zeros for records whose rows are all appends, which have none."""
+    if name not in rows.schema.names:
+        return np.zeros(rows.num_rows, np.int64)
+    column = rows.column(name)
+    return np.array(column.fill_null(0) if column.null_count else column, np.int64)

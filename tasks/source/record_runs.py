@@ -63,14 +63,17 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
 
 
 def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> bool:
-    """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
+    """Tells whether the records surely are one run: none has rows near DELETE_MARK, and the stream counts all rows as
+    the store has them, or all are new ones."""
     mine = [record for record in records
             if isinstance(record, RowsRecord | AnyDelete) and record.table_uid == plan.source.storage_uid]
     if any(map(moves_tables, records)):
         return False
     lows, highs = [], [] if newest is None else [newest]
+    counts_all = not (plan.policies.ignore_update or plan.policies.ignore_expired)
     for record in mine:
-        if not isinstance(record, RowsRecord) or CHANGE_COLUMN in record.batch.schema.names:
+        if not isinstance(record, RowsRecord) or (
+                not counts_all and CHANGE_COLUMN in record.batch.schema.names):
             return False
         found = _time_range(record)
         if found is not None:
