@@ -44,7 +44,7 @@ from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, W
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE = 0, 1
-_FEW_MAX = 32  # rows of a write: of more, columns are cheaper
+_FEW_MAX, _LATE_MAX = 32, 8  # rows of a write, in order and not: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = Places
@@ -285,10 +285,10 @@ class ResultStore:
 def _begin_few(
     vnode: Vnode, target: Table, part: pa.RecordBatch, delivery: IngestDelivery | None
 ) -> BegunWrite | None:
-    """Begins to write a few rows, row by row, if the first comes in order; None, with nothing begun, if it doesn't."""
+    """Begins to write a few rows, row by row; None, with nothing begun, where that isn't cheaper, or can't be."""
     times = part.column(target.time_column.physical)
-    if part.num_rows > _FEW_MAX or times.null_count or not vnode.may_append(
-            target.uid, part.column(TUID_COLUMN)[0].as_py(), times[0].value):
+    if part.num_rows > _FEW_MAX or times.null_count or (part.num_rows > _LATE_MAX and not vnode.may_append(
+            target.uid, part.column(TUID_COLUMN)[0].as_py(), times[0].value)):
         return None
     values: dict[str, Iterable[Any]] = {
         name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
