@@ -12,22 +12,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, NotSupportedError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.planner.bind.scopes import conjuncts, unwrapped
+from penstock.planner.bind.time_range import time_bounds
 from penstock.planner.query.batch_plan import BatchPlan
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import KEY_TEXT, PLACE, Session, Table
 from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
+from penstock.sql.types import Precision
 from penstock.vnode.write.vnode_writer import DeletedRows
 
 NO_TIME_RANGE = 0x2655
 _COMPARISONS = (exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)
 _FIRST, _LAST = -(2**63), 2**63 - 1
+_DIGITS = 18  # of numbers that surely have 64 bits
 
 Planner = Callable[[Query, Session], BatchPlan]
 QueryRunner = Callable[[Query, Session], Result]
@@ -146,6 +150,12 @@ class Deletes:
             raise refused
         if any(other.find(exp.Column) is not None for other in others):
             raise refused
+        precision = require_database(table.database, self._catalog).precision
+        constants = [side for side in (*sides, *others) if unwrapped(side) is not columns[0]]
+        if all(_point(side, precision, session) is not None for side in constants):  # nothing is to be planned
+            low, high = time_bounds(
+                condition, lambda node: node is columns[0], lambda node: _point(node, precision, session))
+            return (_FIRST if low is None else low), (_LAST if high is None else high)
         item = SelectItem(exp.column(exp.to_identifier(table.time_column.name, quoted=True)), None, "")
         scan = self._plan(Select((item,), TableSource(name), where=condition), session).scans[0]
         if scan.first_ts is None and scan.last_ts is None:
@@ -185,6 +195,19 @@ class Deletes:
         assert table is not None
         names: list[str] = table.column(0).to_pylist()
         return names
+
+
+def _point(node: exp.Expression, precision: Precision, session: Session) -> int | None:
+    """Returns the instant that a literal means, None where it takes planning to say so, or what is wrong with it."""
+    if not isinstance(node, exp.Literal):
+        return None
+    text: str = node.this
+    if not node.is_string:
+        return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
+    try:
+        return parse_timestamp(text, precision, session.time_zone)
+    except InvalidValueError:
+        return None
 
 
 def _named(name: str) -> exp.Expression:
