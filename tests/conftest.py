@@ -16,6 +16,7 @@ from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  
 from kits.engines.hurried_java import JAVA_IN_A_HURRY, SPARK_IN_A_HURRY
 
 import penstock
+from penstock.common.passwords import hash_password
 from penstock.common.responsiveness import leave_out_what_stays
 
 # A test runs it in a process of its own: what it loads changes pytest itself.
@@ -39,6 +40,9 @@ TEST_CONFIG: dict[str, Any] = {
     "sinkTablesShare": 1,
     "spark.master": "local[16]",
 }
+
+#: Who guesses at passwords is to pay, tests aren't: each hash would cost as much as a dozen statements.
+hash_password.__defaults__ = (2,)
 
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_IN_A_HURRY)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_IN_A_HURRY)
