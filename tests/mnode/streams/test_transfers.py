@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import times
 from kits.basics.waiting import wait_until
 from kits.engines.threaded import Threaded
 
 T0 = 1_700_000_000_000
 ACCOUNTS, BRANCHES, AT_ONCE = 50, 4, 100
-READS, ROUNDS = 1_500, 8
+READS, ROUNDS = times(200, 1_500), times(4, 8)
 MADE = ["CREATE DATABASE bank VGROUPS 3 KEEP 36500", "USE bank",
         "CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(20))",
         "CREATE STABLE transfers (ts TIMESTAMP, payer INT, payee INT, amount BIGINT) TAGS (branch INT)",
