@@ -36,6 +36,8 @@ _EXACT = float(1 << 53)
 _DECIMALS_END = 10**76
 ROWS_MAX = 10_000
 """So many elements of an array may one message have."""
+_DEPTH_MAX = 32
+"""So deep may values be within values."""
 _FEW = 16
 """So few messages are read one by one: Arrow needs longer to get started."""
 
@@ -105,6 +107,8 @@ class RowFields:
     def values(self, path: Path) -> pa.Array:
         found = [_at(row, path) for row in self.content]
         types = set(map(type, found)) - {type(None)}
+        if not types.isdisjoint((dict, list)) and any(map(_is_deep, found)):
+            raise InvalidValueError(f"field {'.'.join(path)} has values within values, more than {_DEPTH_MAX} deep")
         try:
             if len(types) > 1 and types != {int, float}:
                 if path not in self.texts:
@@ -180,6 +184,17 @@ def _text_of(value: Any) -> str:
 def _wide(value: int) -> Decimal | float:
     """Returns a number that has more than 64 bits, or stands beside one, as Arrow can have it."""
     return Decimal(value) if abs(value) < _DECIMALS_END else float(value)
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it would take Arrow seconds: that grows with the square of the depth."""
+    level = [value]
+    for _ in range(_DEPTH_MAX + 1):
+        level = [inner for outer in level if isinstance(outer, dict | list)
+                 for inner in (outer.values() if isinstance(outer, dict) else outer)]
+        if not level:
+            return False
+    return True
 
 
 def _at(value: Any, path: Path) -> Any:

@@ -133,6 +133,7 @@ def test_parts_of_what_comes_with_a_message() -> None:
     (f'{{"ts": {NOW}}}', "no name of a child table in $.d"), (f'{{"ts": {NOW}, "d": "a.b"}}', "cannot be the name"),
     (f'{{"ts": {NOW}, "d": "x", "b": 1e30}}', "out of the range of BIGINT"),
     (f'{{"ts": {NOW}, "d": "x", "s": {{}}}}', ""),
+    (f'{{"ts": {NOW}, "d": "x", "b": ' + '{"a": [' * 17 + "1" + "]}" * 17 + "}", "more than 32 deep"),
     ('{"ts": "yesterday", "d": "x"}', "is not a timestamp"), ("[1]", "no JSON object"), ("nonsense", "no JSON"),
     (f'{{"ts": {NOW}, "d": "x", "inner": {{"text": "{"x" * 25}"}}}}', "takes 24"),
 ])
