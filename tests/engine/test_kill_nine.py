@@ -13,8 +13,8 @@ from examples.flights.data import batches, load_feeds
 from kits.engines.killed_engine import KilledEngine
 from kits.engines.verdicts import verify_at_rest
 
-ENGINE_KILLS = int(os.environ.get("KILLS", times(2, 20)))
-WORKER_KILLS = int(os.environ.get("KILLS", times(2, 20)))
+ENGINE_KILLS = int(os.environ.get("KILLS", times(1, 20)))
+WORKER_KILLS = int(os.environ.get("KILLS", times(1, 20)))
 NOT_YET = ("no checkpoint", "weren't written yet", "its tables have changed behind its last checkpoint")
 """Why results can't be verified before an engine has run again; the last of groups, of which there is one answer."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from conftest import times
 from kits.basics.expression_support import TableScope, compiled, sql_of, value
 from kits.basics.query_harness import Harness
 from kits.streams.verified_streams import made
@@ -175,7 +176,10 @@ def hostile_arguments(path: Path) -> list[str]:
 def test_no_function_reads_what_is_not_in_the_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each function that DuckDB has, called in many ways, in a DuckDB that is open to files and settings."""
+    """Each function that DuckDB has, called in many ways, in a DuckDB that is open to files and settings.
+
+    By day each is called in every third of these ways, one beginning with the first, the next with the second.
+    """
     path = tmp_path / "file.csv"
     path.write_text(f"{SECRET}\n", "utf-8")
     monkeypatch.setenv("HOUSE_SECRET", SECRET)
@@ -188,16 +192,16 @@ def test_no_function_reads_what_is_not_in_the_query(
     for leak in (f"SELECT content FROM read_text('{path}')", "SELECT current_setting('temp_directory')",
                  "SELECT getvariable('secret')", "SELECT table_name FROM duckdb_tables()"):
         assert SECRET in str(answer(reader.connection, leak)), "what is hidden is there to be found"
-    calls = 0
-    for name, kind in everything():
+    calls, apart = 0, times(3, 1)
+    for number, (name, kind) in enumerate(everything()):
         if lookup(name) is None and kind in ("scalar", "aggregate", "macro", "window"):
             continue
         query = "SELECT * FROM {}" if kind.startswith("table") else "SELECT CAST({} AS VARCHAR) FROM n"
-        for arguments in hostile_arguments(path):
+        for arguments in hostile_arguments(path)[number % apart::apart]:
             asked = query.format(f"{name}({arguments})")
             assert SECRET not in outcome(reader, asked), asked
             calls += 1
-    assert calls > 5_000
+    assert calls > 5_000 // apart
 
 
 def outcome(harness: Harness, query: str) -> str:
