@@ -12,6 +12,7 @@ from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment
 from penstock.tasks.protocol.messages import Pause, ReadBack, Resume, SetRates, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.worker.local_environment import LocalEnvironment, LocalStream
 from penstock.tasks.worker.runner import TaskFailure
 from penstock.tasks.worker.task_builder import build_tasks
@@ -63,6 +64,7 @@ class LocalWorker(OrderedWorker[_LocalPart]):
         self._job = job
 
     def send(self, message: control.MnodeMessage) -> None:
+        self._job.on_order()
         self.obey(message)
 
     def close(self) -> None:
@@ -119,6 +121,7 @@ class LocalGroup:
         entrance: Entrance,
         environment: LocalEnvironment,
         later: Callable[[Callable[[], None]], object],
+        on_order: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         on_end: Callable[[str | None], None],
     ) -> None:
@@ -128,6 +131,7 @@ class LocalGroup:
         self.name = name
         self.entrance = entrance
         self.environment = environment
+        self.on_order = on_order
         self.on_failure = on_failure
         self.streams: dict[int, LocalStream] = {}
         self.ended = False
@@ -180,10 +184,11 @@ class LocalGroup:
             worked |= self._step(stream_id)
         return worked
 
-    def heartbeat(self) -> None:
-        """Tells the mnode how all tasks are."""
+    def heartbeat(self) -> tuple[TaskStatus, ...]:
+        """Tells the mnode how all tasks are; returns what it told."""
         statuses = tuple(status for stream in self.streams.values() for status in stream.statuses())
         self.entrance.on_message(self._workers[0], control.Heartbeat(statuses))
+        return statuses
 
     def _step(self, stream_id: int) -> bool:
         stream = self.streams.get(stream_id)

@@ -87,6 +87,9 @@ class LocalRuntime:
         self._helpers = _Helpers()
         self._failures: list[BaseException] = []
         self._goes_back = False
+        self._ordered = False
+        #: How all tasks were when they reported last.
+        self.reported: Sequence[TaskStatus] = ()
         # Questions may be asked by other threads, too.
         self._lock = threading.RLock()
         self._controller: StreamController
@@ -124,7 +127,8 @@ class LocalRuntime:
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> LocalGroup:
         group = LocalGroup(
-            spec.group, workers, self.entrance, self.tasks, self._helpers.submit, self._note_failure, on_end)
+            spec.group, workers, self.entrance, self.tasks, self._helpers.submit, self._note_order, self._note_failure,
+            on_end)
         self._groups = [each for each in self._groups if not each.ended] + [group]
         return group
 
@@ -156,9 +160,11 @@ class LocalRuntime:
         self.go_on()  # reports may have led to orders
 
     def go_on(self) -> None:
-        """Does the same where streams have rested and reported, and all that may be new is orders."""
+        """Does the same where streams have rested and reported, and all that may be new is orders: none, mostly."""
         with self._lock:
-            while self._work():
+            self._settle()
+            while self._ordered:
+                self._work()
                 self._report()
         self.raise_failure()
 
@@ -214,20 +220,22 @@ class LocalRuntime:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _work(self) -> bool:
-        """Lets all streams work until they rest; returns whether any did anything."""
-        worked = False
-        while True:
+    def _work(self) -> None:
+        """Lets all streams work until they rest."""
+        worked = True
+        while worked:
             self._settle()
-            if not self._step():
-                return worked
-            worked = True
+            self._ordered = False
+            worked = self._step()
 
     def _step(self) -> bool:
         worked = False
         for group in self._groups:
             worked |= group.step()
         return worked
+
+    def _note_order(self) -> None:
+        self._ordered = True
 
     def _note_failure(self, error: BaseException) -> None:
         """Hears what a task failed with. A damaged checkpoint is no failure: the one before is tried."""
@@ -237,8 +245,7 @@ class LocalRuntime:
             self._failures.append(error)
 
     def _report(self) -> None:
-        for group in self._groups:
-            group.heartbeat()
+        self.reported = [status for group in self._groups for status in group.heartbeat()]
         self._settle()
 
     def _settle(self) -> None:
