@@ -186,9 +186,9 @@ LONG = (
 )
 
 
-#: Files that take a process of several minutes, and so begin before others; as `LONG`.
+#: Files that take a process of a minute or several, and so begin before others; as `LONG`.
 FIRST = ("engine/test_golden_streams.py", "engine/test_served_cluster.py", "engine/test_two_kills.py",
-         "tasks/worker/test_cluster.py")
+         "tasks/worker/test_cluster.py", "tasks/worker/test_cluster_executors.py", "tasks/worker/test_spark_runtime.py")
 
 
 def pytest_collection_finish() -> None:
@@ -200,9 +200,10 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests as `long`; runs tests marked `spark` last, but for some, and gives each of them the shared Spark."""
-    items.sort(key=lambda item: not any(item.path.match(pattern) for pattern in FIRST)
-               and (1 + (item.get_closest_marker("spark") is not None)))
-    long = {path for path in {item.path for item in items} if any(path.match(pattern) for pattern in LONG)}
+    paths = {item.path for item in items}
+    first, long = ({path for path in paths if any(path.match(pattern) for pattern in patterns)}
+                   for patterns in (FIRST, LONG))
+    items.sort(key=lambda item: item.path not in first and (1 + (item.get_closest_marker("spark") is not None)))
     for item in items:
         if item.path in long:
             item.add_marker("long")
