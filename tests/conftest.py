@@ -48,7 +48,7 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_IN_A_HURRY)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_IN_A_HURRY)
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
-HISTORIES = {"default": 40, "nightly": 5_000}
+HISTORIES = {"default": 20, "nightly": 5_000}
 #: Continuous integration prints what draws a failure again, and leaves minutes of making it small to whoever does that.
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("CI") != "true"]
 for name, count in HISTORIES.items():

@@ -53,7 +53,7 @@ CROWDED = st.lists(st.one_of(
 
 
 @pytest.mark.parametrize("query", QUERIES)
-@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.one_of(st.lists(STEP, min_size=1, max_size=14), CROWDED), vnodes=st.integers(1, 4),
        block=st.sampled_from([1, 2, 4, 100]), memory=st.sampled_from([0, 1 << 27]))
 def test_groups_equal_batch(

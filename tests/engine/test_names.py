@@ -173,7 +173,7 @@ def plain(target: Boxed) -> list[tuple[str, list[Any]]]:
     return found
 
 
-@settings(max_examples=times(4, 500), deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=times(2, 500), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(namings())
 def test_names_make_no_difference(
     target: Boxed, plain: list[tuple[str, list[Any]]], names: dict[str, str]

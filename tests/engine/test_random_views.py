@@ -167,7 +167,7 @@ def bed() -> Iterator[TestBed]:
         yield found
 
 
-@settings(max_examples=times(20, 4_000))
+@settings(max_examples=times(12, 4_000))
 @given(st.integers(1, 3), st.lists(STEP, min_size=1, max_size=8), st.data())
 def test_views_are_their_queries_whatever_happens(
         bed: TestBed, vgroups: int, steps: list[tuple[str, Any]], data: st.DataObject) -> None:

@@ -196,7 +196,7 @@ def forgotten(kit: StreamKit) -> int:
     return sum(task.status().size.forgotten_groups or 0 for task in kit.tasks)
 
 
-@settings(max_examples=times(40, 3_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(20, 3_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, before=st.just([]) | ROWS, key=st.sampled_from(sorted(KEYS)), ttl=TTLS,
        block=st.sampled_from([1, 2, 4, 100]), memory=st.sampled_from([0, 1 << 27]), few=st.booleans())
 def test_groups_go_as_the_log_says(
@@ -223,7 +223,7 @@ def test_groups_go_as_the_log_says(
             kit.close()
 
 
-@settings(max_examples=times(20, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(10, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, before=st.just([]) | ROWS, ttl=TTLS, vnodes=st.integers(2, 4), block=st.sampled_from([1, 4, 100]))
 def test_groups_of_tables_go_as_the_logs_of_their_vnodes_say(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], before: list[Row], ttl: int, vnodes: int, block: int
@@ -237,7 +237,7 @@ def test_groups_of_tables_go_as_the_logs_of_their_vnodes_say(
         kit.close()
 
 
-@settings(max_examples=times(20, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(10, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, key=st.sampled_from(["note", "site"]), ttl=TTLS, vnodes=st.integers(2, 4))
 def test_groups_of_many_vnodes_go_once_all_have_passed(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], key: str, ttl: int, vnodes: int
@@ -251,7 +251,7 @@ def test_groups_of_many_vnodes_go_once_all_have_passed(
         kit.close()
 
 
-@settings(max_examples=times(20, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(10, 1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, ttl=TTLS, vnodes=st.integers(2, 4), block=st.sampled_from([1, 4, 100]))
 def test_no_group_goes_before_its_time(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], ttl: int, vnodes: int, block: int

@@ -109,7 +109,7 @@ ORACLE = f"""
 
 
 @pytest.mark.parametrize("partition", ["table", "tag", "none"])
-@settings(max_examples=times(6, 400))
+@settings(max_examples=times(3, 400))
 @given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4),
        memory=st.sampled_from([0, 3_000, 1 << 27]))
 def test_percentiles_and_distinct_counts_equal_the_batch(

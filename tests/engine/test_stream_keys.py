@@ -45,7 +45,7 @@ def play(bed: TestBed, steps: list[tuple[str, Any]]) -> None:
                 bed.kill()
 
 
-@settings(max_examples=times(4, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=6))
 def test_rows_of_one_time_are_told_apart_by_their_key(steps: list[Any]) -> None:
     """Without a window, a row that is rewritten, filtered out or deleted takes no other row of its time along."""
@@ -57,7 +57,7 @@ def test_rows_of_one_time_are_told_apart_by_their_key(steps: list[Any]) -> None:
         assert sorted((name.split("_")[0], *rest) for name, *rest in got) == sorted(want)
 
 
-@settings(max_examples=times(4, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=6))
 def test_windows_over_rows_with_keys(steps: list[Any]) -> None:
     """first and last of rows with the same time go by the key; a window is one row, whatever its key in the target."""

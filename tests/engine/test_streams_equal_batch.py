@@ -31,7 +31,7 @@ from penstock.sql.types import timestamp
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
+@settings(max_examples=times(4, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
                                                                  HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4),
        memory=st.sampled_from([0, 1 << 27]))
@@ -59,7 +59,7 @@ def test_at_once_equals_batch(
 
 
 @pytest.mark.parametrize("partition", ["table", "tag", "none"])
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), watermark=st.sampled_from([0, 5]),
        memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_equals_batch(
@@ -148,7 +148,7 @@ def test_the_cut_of_the_log_into_blocks_never_shows(kits: Any, kind: str, steps:
     assert at_once.rows() == piece_by_piece.rows()
 
 
-@settings(max_examples=times(15, 800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(8, 800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     batches=st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60_000), st.just(1)),
                               min_size=1, max_size=6), min_size=1, max_size=10),
@@ -201,7 +201,7 @@ def kept_by_rule(batches: list[Any], watermark: int) -> tuple[dict[int, int], in
     return windows, late
 
 
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4))
 def test_rows_without_windows_equal_batch(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], vnodes: int, block: int

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.expression_support import sql_of
@@ -141,7 +142,7 @@ ROW_LISTS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3), VALUES), mi
 
 
 @given(ROW_LISTS, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 def test_ties_go_to_the_earliest_row_then_to_the_lowest_table(
     rows: list[tuple[int, int, int | None]], shuffle: random.Random,
 ) -> None:

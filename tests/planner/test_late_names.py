@@ -46,7 +46,7 @@ def _harness(rows: Sequence[tuple[str, int, int | None]]) -> Harness:
     return db
 
 
-@settings(max_examples=times(6, 500), deadline=None)
+@settings(max_examples=times(3, 500), deadline=None)
 @given(rows=st.lists(st.tuples(
     st.sampled_from("abc"), st.integers(-20, 20), st.none() | st.integers(0, 5)), max_size=12))
 def test_answers_are_those_of_names_before(rows: list[tuple[str, int, int | None]]) -> None:

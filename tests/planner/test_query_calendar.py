@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.basics.query_harness import Harness
@@ -92,7 +93,7 @@ def loaded(instants: set[int], precision: Precision, zone: str, connection: duck
     return harness
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(st.sets(INSTANTS, min_size=1, max_size=6), PRECISIONS, st.sampled_from(ZONES), st.sampled_from(sorted(WINDOWS)))
 @example({int(change.replace(tzinfo=UTC).timestamp()) for change in CHANGES}, "ns", "Pacific/Apia", "interval(1d)")
 @example({int(change.replace(tzinfo=UTC).timestamp()) for change in CHANGES}, "ms", "America/Havana", "interval(1d)")
@@ -112,7 +113,7 @@ def test_calendar_windows(
                    for (start, end), number in sorted(counts.items())]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(INSTANTS, PRECISIONS, st.sampled_from(ZONES), st.sampled_from([1, 2]))
 def test_sliding_months(
     connection: duckdb.DuckDBPyConnection, seconds: int, precision: Precision, zone: str, months: int
@@ -128,7 +129,7 @@ def test_sliding_months(
     assert {(start, end) for start, end, _ in got} == {(s, e) for s, e in expected if s <= ts < e}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(INSTANTS, st.integers(1, 400), PRECISIONS, st.sampled_from(ZONES),
        st.sampled_from(["interval(1d)", "interval(1w)", "interval(1n)"]))
 def test_filled_windows_leave_no_gap(

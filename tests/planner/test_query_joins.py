@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.query_harness import Harness
@@ -45,7 +46,7 @@ def key(pair: Pair) -> tuple[int, int]:
     return tuple(-1 if value is None else value for value in pair)  # type: ignore[return-value]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(10, 250), deadline=None)
 @given(ROWS, ROWS)
 def test_joins(left: Rows, right: Rows) -> None:
     """Each kind of join gives the pairs that its definition says."""
@@ -165,7 +166,7 @@ def same(got: Iterable[object], expected: Iterable[object]) -> bool:
     return sorted(map(repr, got)) == sorted(map(repr, expected))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(SIDES, SIDES, st.sampled_from(sorted(OPERATORS)), st.integers(1, 4), st.booleans(), st.booleans())
 def test_asof_joins(left: Keyed, right: Keyed, sign: str, limit: int, keyed: bool, right_drives: bool) -> None:
     """Each driving row meets the nearest rows in time, as many as JLIMIT says, nearest first; or none."""
@@ -203,7 +204,7 @@ def of_every_kind(left: int, right: int, matches: Callable[[int, int], bool],
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(SIDES, SIDES, st.integers(-3, 3), st.integers(0, 4), st.booleans(), st.sampled_from(["ms", "us", "ns"]),
        st.integers(0, 3))
 def test_joins_within_a_range_of_time(left: Keyed, right: Keyed, start: int, length: int, keyed: bool,
@@ -229,7 +230,7 @@ def test_joins_within_a_range_of_time(left: Keyed, right: Keyed, start: int, len
     assert same(harness.query(f"select s.n, t.n from s, t where {on}"), kinds["join"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(10, 250), deadline=None)
 @given(SIDES, SIDES, SIDES)
 def test_ranges_from_a_time_of_joined_rows(one: Keyed, two: Keyed, three: Keyed) -> None:
     """Joined rows have the times of both sides: a range may go from either, and is as long as it says for that one."""
@@ -246,7 +247,7 @@ def test_ranges_from_a_time_of_joined_rows(one: Keyed, two: Keyed, three: Keyed)
     assert same(got, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(10, 250), deadline=None)
 @given(SIDES, st.lists(st.sampled_from([0, 1, 2, None]), max_size=6))
 def test_lookups(rows: Keyed, places: list[int | None]) -> None:
     """Rows meet all rows of a normal table that have their value, or the tags of the child table that has it."""
@@ -268,9 +269,9 @@ def test_lookups(rows: Keyed, places: list[int | None]) -> None:
 def test_times_that_are_truncated_alike_go_by_their_order() -> None:
     """Of rows whose truncated times are equal an ASOF join takes those that are last, or first, in time."""
     harness = Harness(connection=CONNECTION)
-    for table, times in (("a", [1500, 2600]), ("b", [100, 1100, 1200, 1900, 3000, 3100])):
+    for table, found in (("a", [1500, 2600]), ("b", [100, 1100, 1200, 1900, 3000, 3100])):
         harness.create(table, {"v": INT})
-        harness.insert(table, [(ts, ts) for ts in times])
+        harness.insert(table, [(ts, ts) for ts in found])
     for sign, limit, expected in (
         (">=", 1, [(1500, 1900), (2600, 1900)]),
         (">=", 2, [(1500, 1900), (1500, 1200), (2600, 1900), (2600, 1200)]),
@@ -301,7 +302,7 @@ ANYTHING: dict[str, Callable[[tuple[int, int, int | None], tuple[int, int, int |
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(12, 300), deadline=None)
 @given(SIDES, SIDES, st.sampled_from(sorted(ANYTHING)))
 def test_queries_join_on_anything(left: Keyed, right: Keyed, condition: str) -> None:
     """Without a condition on both times, and with one that bounds them in one direction only."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import duckdb
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.query_harness import Harness
@@ -95,7 +96,7 @@ def check_windows(rows: list[Row], precision: Precision, zone: str, clause: str,
     assert sorted(map(repr, got)) == sorted(map(repr, expected))
 
 
-COMMON = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+COMMON = settings(max_examples=times(5, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PRECISIONS = st.sampled_from(["ms", "us", "ns"])
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kolkata"])
 

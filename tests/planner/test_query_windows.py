@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ SECONDS = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=times(48, 1200), deadline=None)
 @example(1325240400, 0, WINDOWS[6], "Pacific/Apia", "ms", "ts")
 @example(745900000, 0, WINDOWS[8], "Pacific/Kwajalein", "us", "k")
 @given(SECONDS, st.integers(0, 10**9 - 1), st.sampled_from(WINDOWS), st.sampled_from(ZONES),

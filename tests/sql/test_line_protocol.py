@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.embedded import NOW_MS, Embedded
@@ -147,7 +148,7 @@ def test_the_first_wrong_line_is_the_one_that_is_named() -> None:
 ALPHABET = st.sampled_from(["m", "f", "1", "2i", "t", '"', '"', ",", ",", "=", "=", " ", " ", "\\", ".", "L", "#", "ü"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(160, 4000), deadline=None)
 @given(st.lists(st.lists(ALPHABET, max_size=14).map("".join), min_size=1, max_size=4))
 def test_reading_in_bulk_equals_reading_one_by_one(lines: list[str]) -> None:
     """Whatever the text, lines mean the same in bulk as by the scanner, which a tab at the end calls for."""
@@ -205,7 +206,7 @@ def rendered(point: Point) -> str:
     return f"{head} {body} {time}"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(10, 250), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(points(), min_size=1, max_size=12), st.booleans())
 def test_tables_hold_what_the_lines_say(engine: Embedded, given_points: list[Point], at_once: bool) -> None:
     """Against a dictionary that takes one line after the other: later lines win, field by field; twice is as once."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.golden_runner import read_blocks, render, run_golden
@@ -236,7 +237,7 @@ CONDITIONS = st.recursive(st.one_of(
 ), max_leaves=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(80, 2000), deadline=None)
 @given(CONDITIONS)
 def test_any_expression_prints_and_parses_to_itself(text: str) -> None:
     """Printing keeps the tree, and the tree's range is the whole text."""
@@ -245,14 +246,14 @@ def test_any_expression_prints_and_parses_to_itself(text: str) -> None:
     assert source_range(tree) == (len("select "), len("select ") + len(text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(60, 1500), deadline=None)
 @given(st.text(max_size=60) | st.text(alphabet="select(),.'\"`*->=<0123456789 \\/;\n", max_size=60))
 def test_any_text_gives_statements_or_a_syntax_error(text: str) -> None:
     """Random text never raises anything but the parser's own errors."""
     answer(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(120, 3000), deadline=None)
 @given(st.sampled_from(STATEMENTS), st.randoms(use_true_random=False))
 def test_mutated_statements_give_statements_or_a_syntax_error(text: str, source: random.Random) -> None:
     """Real statements with pieces cut, repeated, swapped or taken from others never raise anything else."""
@@ -290,7 +291,7 @@ def end_of_rows(text: str) -> int:
     return end
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(160, 4000), deadline=None)
 @given(st.lists(st.sampled_from([
     "(", "(", ")", ")", ",", "'", '"', "\\", " a", "1", " ", "-", "--", "\n", "/", "*", "/*", "*/", "''", "('x')",
     "(1,'a')",

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -210,7 +211,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(
     st.lists(st.tuples(CELLS, CELLS, st.text(max_size=8)), min_size=1, max_size=20), st.sampled_from(["", " ", ",\n"])
 )
@@ -231,7 +232,7 @@ def test_bulk_and_single_conversions_agree(rows: list[tuple[str, str, str]], bet
     assert read(text, *columns)[2] == [c for _, _, c in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(
     st.lists(st.integers(-(10**12), 10**13), min_size=1, max_size=10),
     st.sampled_from(["UTC", "Asia/Shanghai", "America/St_Johns"]),
@@ -249,7 +250,7 @@ def test_times_read_back_as_they_were_written(times: list[int], time_zone: str) 
     assert [parse_timestamp(text, "ms", time_zone) for text in texts] == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(60, 1500), deadline=None)
 @given(st.text(alphabet="()'\",\\ab1.-+*/ \nnow", max_size=30))
 def test_any_rows_give_values_or_an_error(rows: str) -> None:
     """No text of rows raises anything but InvalidValueError."""

@@ -122,7 +122,7 @@ ACTIONS = st.lists(st.one_of(
     st.tuples(st.sampled_from(["acknowledge", "takeover"]), st.integers(0, 6))), max_size=50)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(48, 1200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ACTIONS)
 @example([("write", 0), ("write", 0), ("copy", 1), ("reopen", 0), ("takeover", 0)])
 @example([("write", 0), ("write", 0), ("copy", 9000), ("acknowledge", 1), ("takeover", 0)])

@@ -50,7 +50,7 @@ def found(snapshot: Snapshot, first: int | None = None, last: int | None = None)
         return connection.sql(f"SELECT _tuid, ts, v FROM ({select.sql}) ORDER BY ALL").fetchall()
 
 
-@settings(max_examples=times(40, 400), deadline=None)
+@settings(max_examples=times(20, 400), deadline=None)
 @given(steps=STEPS, bounds=st.tuples(st.integers(0, 60), st.integers(0, 20)))
 def test_each_row_is_read_once_as_it_was_written_last(
     steps: list[tuple[str, int, int]], bounds: tuple[int, int]

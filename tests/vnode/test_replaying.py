@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -61,7 +62,7 @@ def content(table: TableState, version: int) -> pa.Table:
     return Snapshot.of(table, 1, version, PartCache()).to_arrow()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(32, 800), deadline=None)
 @given(ACTIONS, st.integers(1, 50))
 def test_many_records_at_once_are_as_one_by_one(script: list[tuple[str, int, int]], size: int) -> None:
     """Rows as of every version, newest times and places of ingests are the same."""

@@ -55,7 +55,7 @@ def told(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("keys", [1, 2])
-@settings(max_examples=times(100, 5_000))
+@settings(max_examples=times(50, 5_000))
 @given(steps=STEPS, chosen=st.fixed_dictionaries({}, optional={
     name: st.lists(st.sampled_from(some), min_size=1, unique=True) for name, some in VALUES.items()}),
     searched=st.booleans(), places=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6), st.integers(0, 2))))

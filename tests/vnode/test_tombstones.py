@@ -82,7 +82,7 @@ class Both:
                     and (t.tuids is None or tuid in t.tuids) for t in self.plain) for tuid, ts, version in rows]
 
 
-@settings(max_examples=times(300, 5_000), deadline=None)
+@settings(max_examples=times(150, 5_000), deadline=None)
 @given(DELETES, ROWS, VERSIONS | st.just(NEWEST))
 def test_columns_hide_what_a_list_hides(drawn: list[Drawn], rows: list[Row], as_of: int) -> None:
     """As of any version, also when read back from text, and where single times came in the form of old MANIFESTs."""
@@ -102,7 +102,7 @@ def test_columns_hide_what_a_list_hides(drawn: list[Drawn], rows: list[Row], as_
 EXTENTS = st.builds(Extent, MOMENTS, MOMENTS, TUIDS, TUIDS, VERSIONS)
 
 
-@settings(max_examples=times(300, 5_000), deadline=None)
+@settings(max_examples=times(150, 5_000), deadline=None)
 @given(DELETES, EXTENTS, VERSIONS | st.just(NEWEST))
 def test_deletes_near_some_rows_are_found(drawn: list[Drawn], extent: Extent, as_of: int) -> None:
     """Those that may hide a row where the rows lie, and no other."""
@@ -117,7 +117,7 @@ def test_deletes_near_some_rows_are_found(drawn: list[Drawn], extent: Extent, as
     assert seen.reach(extent) == any(t.hides_for(as_of) and t.reaches(extent) for t in both.plain)
 
 
-@settings(max_examples=times(300, 5_000), deadline=None)
+@settings(max_examples=times(150, 5_000), deadline=None)
 @given(DELETES, st.lists(EXTENTS, max_size=2), VERSIONS, ROWS, VERSIONS)
 def test_nobody_misses_what_is_not_needed(drawn: list[Drawn], extents: list[Extent], horizon: int, rows: list[Row],
                                           newer: int) -> None:
@@ -145,7 +145,7 @@ def of_plain(tombstones: Tombstones) -> list[Tombstone]:
                                                                run.version.tolist(), strict=True))]
 
 
-@settings(max_examples=times(100, 1_000), deadline=None)
+@settings(max_examples=times(50, 1_000), deadline=None)
 @given(DELETES, st.sampled_from(["ms", "us", "ns"]))
 def test_files_for_others_have_all_deletes(drawn: list[Drawn], unit: str) -> None:
     """A row per child table, with times that DuckDB can hold."""
@@ -165,7 +165,7 @@ def manifest_with(tombstones: Tombstones) -> Manifest:
     return Manifest(1, 9, tables={TABLE: TableManifest(TABLE, SCHEMA, 1, tombstones=tombstones)})
 
 
-@settings(max_examples=times(50, 500), deadline=None)
+@settings(max_examples=times(25, 500), deadline=None)
 @given(DELETES, VERSIONS)
 def test_a_manifest_has_the_deletes_that_its_parts_need(drawn: list[Drawn], persisted: int) -> None:
     """It comes back as it was written, without those that are newer."""

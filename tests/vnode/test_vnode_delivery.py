@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -60,7 +61,7 @@ def values_in_log(directory: Path) -> list[int]:
     return [value for record in logged(directory) for value in record.batch.column("v").to_pylist()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(st.lists(st.one_of(
     st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(1, 8)),  # partition, how far back, how many
     st.sampled_from(["flush", "restart", "crash"])), max_size=30))

@@ -173,7 +173,7 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={
     "first_ts": TIMES, "last_ts": TIMES})
 
 
-@settings(max_examples=times(20, 300), deadline=None)
+@settings(max_examples=times(10, 300), deadline=None)
 @given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
        st.lists(ARGUMENTS, min_size=1, max_size=2), st.booleans(), st.booleans())
 def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str, arguments: list[dict[str, Any]],

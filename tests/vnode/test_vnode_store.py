@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.duckdb_plans import join_conditions
@@ -472,7 +473,7 @@ class SyncedFile(OsAppendFile):
         self._fs.synced[self._name] = self.size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(st.integers(1, 2), st.lists(st.sampled_from(["write", "write", "write", "flush", "sync"]), max_size=20),
        st.randoms(use_true_random=False))
 def test_a_power_cut_keeps_what_was_synced(level: int, ops: list[str], random: Random) -> None:

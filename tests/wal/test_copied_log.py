@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -102,7 +103,7 @@ def filled(directory: Path, count: int, *, start: int = 0) -> Side:
     return side
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(24, 600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 200)), st.tuples(st.just("copy"), st.integers(1, 3000)),
     st.tuples(st.just("reopen"), st.integers(0, 1)), st.tuples(st.just("cut"), st.integers(0, 40))), max_size=60))

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -280,7 +281,7 @@ def test_an_unreadable_first_segment_of_a_crash_is_forgotten(tmp_path: Path) -> 
     assert values_of(read_all(tmp_path)) == [["a"], ["b"]]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(80, 2000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=80))
 def test_no_bytes_crash_the_header_decoder(data: bytes) -> None:
     """Random bytes are refused, never misread."""

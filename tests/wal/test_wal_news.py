@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ WRITES = st.one_of(
     st.just(time_mark))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(groups=st.lists(st.lists(WRITES, max_size=6), min_size=1, max_size=8),
        segment_bytes=st.sampled_from([5_000, ROOMY]))
 def test_no_record_is_missed(groups: list[list[Write]], segment_bytes: int) -> None:

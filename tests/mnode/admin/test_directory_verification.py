@@ -252,7 +252,7 @@ STEPS = st.lists(st.one_of(
     st.tuples(st.sampled_from(["checkpoint", "kill", "wait", "flush"]), st.none())), min_size=2, max_size=10)
 
 
-@settings(max_examples=times(4, 200), deadline=None,
+@settings(max_examples=times(2, 200), deadline=None,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(streams=st.lists(st.sampled_from(STREAMS), min_size=3, max_size=3, unique=True), before=STEPS, behind=STEPS)
 def test_killed_engines_leave_nothing_that_is_wrong(

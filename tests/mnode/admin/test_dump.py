@@ -160,7 +160,7 @@ def state_of(sandbox: Sandbox) -> list[Any]:
     ]
 
 
-@settings(max_examples=times(4, 300))
+@settings(max_examples=times(2, 300))
 @given(histories())
 def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
     """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -85,7 +86,7 @@ def change(store: CatalogStore, number: int) -> None:
         write.take_ids(number % 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(st.lists(st.tuples(
     st.sampled_from(["change"] * 3 + ["copy"] * 2 + ["sync", "reopen", "takeover", "acknowledge"]),
     st.integers(0, 40)), max_size=25))

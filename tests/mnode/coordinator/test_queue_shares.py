@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -158,7 +159,7 @@ class Budget(RuleBasedStateMachine):
         return [queue for workers in self.streams.values() for worker in workers for queue in worker.queues]
 
 
-Budget.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Budget.TestCase.settings = settings(max_examples=times(24, 600), stateful_step_count=40, deadline=None)
 TestBudget = Budget.TestCase
 
 

@@ -404,7 +404,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 
 @given(SECRETS, st.sampled_from(("env", "file")))
-@settings(max_examples=times(15, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(8, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_secrets_are_found_nowhere(
     engine: Embedded, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str, scheme: str
 ) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -57,7 +58,7 @@ class Node:
         return [(self.directory / segment_name(first)).read_bytes() for first in list_segments(OsFs(), self.directory)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 2), st.sampled_from([100, 300, 9000])),
                 max_size=12))
 def test_logs_of_many_epochs_become_the_same(tenures: list[tuple[int, int, int, int]]) -> None:

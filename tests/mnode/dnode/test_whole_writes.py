@@ -65,7 +65,7 @@ OPS = st.lists(st.one_of(
 ), max_size=30)
 
 
-@settings(max_examples=times(60, 3_000), deadline=None)
+@settings(max_examples=times(30, 3_000), deadline=None)
 @given(ops=OPS)
 def test_a_cut_has_all_of_a_write_or_nothing(vnodes: dict[int, Vnode], ops: list[tuple[str, Any]]) -> None:
     """Whatever else is written to some of the vnodes, which acknowledges parts; and it has all that is acknowledged."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from conftest import times
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -562,4 +563,4 @@ class GroupHistories(RuleBasedStateMachine):
 
 
 TestGroupHistories = GroupHistories.TestCase
-TestGroupHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroupHistories.settings = settings(max_examples=times(24, 600), stateful_step_count=40, deadline=None)

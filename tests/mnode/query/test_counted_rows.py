@@ -80,7 +80,7 @@ def _answers(bed: TestBed) -> list[object]:
             for query in (*COUNTED, *NOT_COUNTED)]
 
 
-@settings(max_examples=times(10, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(5, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_answers_are_those_of_all_rows(bed: TestBed, steps: list[tuple[str, object]]) -> None:
     """Whatever was written again, deleted, dropped, is in files or in memory."""

@@ -45,7 +45,7 @@ def rows(found: list[tuple[object, ...]]) -> list[str]:
     return sorted(map(repr, found))
 
 
-@settings(max_examples=times(6, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(3, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORIES, HISTORIES)
 def test_joins_are_those_of_plain_sql(engine: Embedded, left: History, right: History) -> None:
     """Each kind of join gives the rows of the same join in plain SQL: with NULL keys, equal times, empty sides, too."""

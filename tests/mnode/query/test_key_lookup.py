@@ -51,7 +51,7 @@ def questions(draw: st.DrawFn) -> tuple[str, str]:
     return name, draw(condition)
 
 
-@settings(max_examples=times(150, 5_000))
+@settings(max_examples=times(75, 5_000))
 @given(question=questions())
 def test_the_answer_is_that_of_all_rows(bed: TestBed, question: tuple[str, str]) -> None:
     """A sub-query with a LIMIT keeps the condition away from the table."""

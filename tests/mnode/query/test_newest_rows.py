@@ -56,7 +56,7 @@ def _answer(bed: TestBed, query: str) -> object:
     return bed.rows(f"{query} ORDER BY 1" if "ORDER" not in query else query)
 
 
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(4, 400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_answers_are_those_of_all_rows(bed: TestBed, steps: list[tuple[str, object]]) -> None:
     """Whatever is late, NULL, deleted, in files or in memory."""

@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.waiting import wait_until
@@ -71,7 +72,7 @@ def process_of(backend: ProcessBackend) -> psutil.Process:
 
 @pytest.mark.parametrize("rows_max", [1, 1000])
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(6, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_backends_answer_the_same(backend: ProcessBackend, rows_max: int, data: st.DataObject) -> None:
     """In each form: the same types, rows, order and JSON."""
     texts = data.draw(st.lists(st.none() | st.text(), max_size=30))

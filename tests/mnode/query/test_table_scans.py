@@ -57,7 +57,7 @@ STEPS = st.lists(st.one_of(
 ), max_size=12)
 
 
-@settings(max_examples=times(6, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(3, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_rows_are_the_same_however_they_are_read(db: Embedded, steps: list[tuple[str, int, int, int]]) -> None:
     """After any inserts, upserts, deletes and flushes both ways of reading agree with a plain model."""

@@ -97,7 +97,7 @@ def test_the_table_is_the_answer(number: int) -> None:
             agree(bed, number)
 
 
-@settings(max_examples=times(12, 2_000))
+@settings(max_examples=times(8, 2_000))
 @given(numbers=st.lists(st.integers(0, len(QUERIES) - 1), min_size=1, max_size=3, unique=True), steps=STEPS)
 def test_the_table_is_the_answer_after_anything(numbers: list[int], steps: list[tuple[str, Any]]) -> None:
     """Through checkpoints, kills of all tasks, flushes and pauses."""

@@ -479,11 +479,11 @@ class Mortal:
 def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before or behind each step that changes files: rows, placement and streams are those of before, or of after.
 
-    By day it is every third step, by night each.
+    By day it is every fifth step, by night each.
     """
     names = ("per_table", "per_site")
     found = set()
-    for number in range(1, 200, times(3, 1)):
+    for number in range(1, 200, times(5, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
         with make(1, *names, directory=directory) as bed:

@@ -168,7 +168,7 @@ STEPS = st.lists(st.one_of(
 ), max_size=16)
 
 
-@settings(max_examples=times(4, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, window=st.sampled_from(WINDOWS), kept=st.integers(1, 3))
 def test_whatever_is_done_when_the_result_is_that_of_the_batch(steps: list[Any], window: str, kept: int) -> None:
     """Rows, checkpoints, kills, stops, starts and returns to savepoints in any order end in the batch answer."""

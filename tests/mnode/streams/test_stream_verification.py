@@ -31,7 +31,7 @@ from penstock.tasks.protocol.task_status import HistoryProgress, LateRows, TaskP
 SOURCE = TaskId(1, "source", 0)
 
 
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams=st.lists(st.sampled_from(STREAMS), min_size=2, max_size=3, unique=True), steps=STEPS)
 def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any]) -> None:
     """Late and rewritten rows, deletes, new tags, kills: no result of any stream is told."""

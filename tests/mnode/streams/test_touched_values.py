@@ -92,7 +92,7 @@ def test_it_is_known_which_rows_of_an_answer_a_row_touches(number: int) -> None:
         assert " ".join(columns[place].name for place in refresh.touched) == QUERIES[number][2]
 
 
-@settings(max_examples=times(15, 2_000))
+@settings(max_examples=times(4, 2_000))
 @given(numbers=st.lists(st.integers(0, len(QUERIES) - 1), min_size=1, max_size=3, unique=True), parts=STEPS_OF_BOTH)
 @example([1], [[("insert", [(0, 0, None, None)] * 2)]])
 def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str, Any]]]) -> None:
@@ -103,7 +103,7 @@ def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str,
             agree(bed, *numbers)
 
 
-@settings(max_examples=times(10, 1_000))
+@settings(max_examples=times(3, 1_000))
 @given(views=st.sampled_from(OVER_VIEWS), parts=STEPS_OF_BOTH)
 def test_views_over_views_are_the_answers(views: tuple[str, ...], parts: list[list[tuple[str, Any]]]) -> None:
     """What one of them changes touches the others."""

@@ -65,7 +65,7 @@ def bed() -> Iterator[TestBed]:
         yield opened
 
 
-@settings(max_examples=times(5, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams=st.lists(st.sampled_from(STREAMS), min_size=1, max_size=3, unique=True), steps=STEPS)
 def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[tuple[str, Any]]) -> None:
     """For VERIFY STREAM and for the audit, whatever comes."""

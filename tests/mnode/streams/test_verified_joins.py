@@ -41,7 +41,7 @@ def wrong(bed: TestBed, name: str = "s0") -> list[tuple[Any, ...]]:
     return [(*line[:2], line[4]) for line in verified(bed, name)]
 
 
-@settings(max_examples=times(12, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams=st.lists(st.tuples(st.sampled_from([AT_ONCE, CLOSED]), st.sampled_from([*JOINS.values()])),
                         min_size=2, max_size=3, unique=True), steps=STEPS)
 def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.basics.extreme_values import CASES, NAMES
@@ -139,7 +140,7 @@ def test_headers_name_columns(names: list[str], quoting: Any, delimiter: str) ->
 texts = st.text(st.sampled_from("ab ,;'\"\\\n\r\t\0|NULé😀0x"), max_size=9) | st.sampled_from(["NULL", "", "null"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(24, 600))
 @given(rows=st.lists(st.tuples(st.none() | st.floats(allow_nan=False, allow_infinity=False), st.none() | texts,
                                st.none() | texts), min_size=1, max_size=8),
        zone=st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns"]))

@@ -191,7 +191,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["c1", "c2", "c3"]), st.integers(0, 5)
                           st.none() | st.text("aü", max_size=2)), max_size=20)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.integers(1, 7), st.lists(st.sampled_from("vs"), min_size=1, max_size=2, unique=True))
 def test_rows_equal_a_dictionary(cursor: dbapi.Cursor, rows: list[Any], chunk: int, columns: list[str]) -> None:
     """Against a dictionary by child and time: the last row of a key wins, in the columns that are given."""

@@ -244,7 +244,7 @@ INSERTS = ["d1 VALUES (@, 1)", "d1 VALUES (@, 1, 2)", "d1 VALUES (@, 1, 2, 3)", 
            "d1 VALUES (@, 3000000000, 2)", "d1 VALUES (1600000000000, 1, 2)"]
 
 
-@settings(max_examples=times(8, 2000))
+@settings(max_examples=times(4, 2000))
 @given(st.lists(st.sampled_from([f"INSERT INTO {text}" for text in INSERTS]) | st.sampled_from(CHANGES),
                 min_size=5, max_size=30))
 def test_known_heads_do_what_unknown_ones_do(statements: list[str]) -> None:

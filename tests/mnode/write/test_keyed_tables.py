@@ -62,7 +62,7 @@ def rows_of(sandbox: Sandbox, query: str) -> list[tuple[Any, ...]]:
     return [tuple(map(shown, row.values())) for row in table.to_pylist()]
 
 
-@settings(max_examples=times(15, 500))
+@settings(max_examples=times(8, 500))
 @given(st.data())
 def test_a_table_is_what_was_written_last(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Against a dictionary: rows come, are rewritten whole or in part, and go; by key, by value, or all."""

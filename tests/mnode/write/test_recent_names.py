@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -29,7 +30,7 @@ def bed() -> Iterator[TestBed]:
         yield bed
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(6, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_rows_find_their_child_tables_whatever_was_dropped_between(
     bed: TestBed, steps: list[tuple[str, list[int]]]

@@ -176,7 +176,7 @@ def contents(engine: Sandbox) -> list[Any]:
             *(engine.execute(f"SELECT tbname, * FROM {name} ORDER BY tbname, ts").table for name in "mw")]
 
 
-@settings(max_examples=times(30, 20_000))
+@settings(max_examples=times(15, 20_000))
 @given(st.lists(inserts() | inserts_with_tags() | inserts_by_name() | inserts_into_several(), min_size=1, max_size=5))
 def test_both_ways_do_the_same(engines: list[Sandbox], newer: Iterator[int], statements: list[str]) -> None:
     """The same numbers of rows, the same errors, and the same rows in the tables."""

@@ -116,7 +116,7 @@ def contents(engine: Sandbox, database: str) -> list[Any]:
              engine.execute(f"SELECT tbname, * FROM `{name}` ORDER BY tbname, _ts").table) for name in sorted(names)]
 
 
-@settings(max_examples=times(25, 20_000))
+@settings(max_examples=times(12, 20_000))
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from(["ms", "us", "ns"]),
        mostly(["ms", "us", "ns"], ["h", "s", "days"]))
 def test_both_ways_do_the_same(

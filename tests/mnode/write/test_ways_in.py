@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -320,7 +321,7 @@ NEAR = st.builds(lambda day, minutes: day + dt.timedelta(minutes=minutes),
                  st.integers(60, 240))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(12, 300), deadline=None)
 @given(MOMENTS | NEAR, st.sampled_from(["ms", "us", "ns"]), st.sampled_from([None, "UTC", "America/New_York"]))
 @example(dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), "ms", "UTC")
 def test_moments(bed: Bed, moment: dt.datetime, precision: str, zone: str | None) -> None:
@@ -369,7 +370,7 @@ def test_decimals(bed: Bed, kind: str, value: str) -> None:
         assert bed.outcome(by_parameters, Decimal(value)) == stored
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(st.sampled_from(KINDS), st.one_of(
     st.floats(), st.integers(-2**65, 2**65), st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=26),
     st.from_regex(r"[-+ ]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][-+]?[0-9]{1,3})?", fullmatch=True).map(str.rstrip)))

@@ -102,7 +102,7 @@ WINDOWS = st.sampled_from([
 ROW_WINDOWS = st.sampled_from([
     "session(ts, 5s)", "state_window(i1)", "state_window(txt)", "event_window start with f8 > 1 end with i4 < 3",
     "count_window(3)", "count_window(5, 2)"])
-QUIET = settings(max_examples=times(20, 400), deadline=None,
+QUIET = settings(max_examples=times(10, 400), deadline=None,
                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 

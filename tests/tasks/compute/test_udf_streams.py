@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.streams.failing_functions import SOUND
@@ -186,7 +187,7 @@ WINDOWED = """
 
 
 @pytest.mark.parametrize("partition", ["table", "tag", "none"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
+@settings(max_examples=times(3, 80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
                                                                  HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), vnodes=st.integers(1, 3), block=st.integers(1, 4),
        memory=st.sampled_from([0, 1 << 27]))
@@ -218,7 +219,7 @@ def test_windows_equal_the_batch(
         kit.close()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
+@settings(max_examples=times(3, 80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
                                                                  HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), vnodes=st.integers(1, 2), block=st.integers(1, 4))
 def test_rows_equal_the_batch_where_the_function_answers(

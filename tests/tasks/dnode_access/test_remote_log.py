@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -109,7 +110,7 @@ def read_all(reader: WalReader, **limits: int) -> list[tuple[int, list[str]]]:
     return found
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(8, 200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=25), segment_bytes=st.sampled_from([1000, 20_000]),
        start=st.integers(1, 26), limit=st.integers(1, 9))
 def test_every_record_is_read_as_by_files(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.engines.runtime_fakes import numbers
@@ -77,7 +78,7 @@ def test_frames_hold_one_block_and_what_stands_behind_it() -> None:
     assert frame.size == FRAME_SIGNALS_MAX
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(16, 400))
 @given(st.lists(st.tuples(st.one_of(st.none(), BLOCKS), st.lists(SIGNALS, max_size=5)), max_size=8))
 def test_frames_survive_the_wire(frames: list[tuple[Block | None, list[Watermark]]]) -> None:
     """What a channel's frames hold is read back the same, schemas that change and dictionaries included."""
@@ -100,7 +101,7 @@ def test_a_schema_travels_once() -> None:
     assert len(second) < len(first) - numbers(0, 3).schema.serialize().size + 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(24, 600))
 @given(st.data(), st.sampled_from((0, 1)))
 def test_damaged_messages_are_refused(data: st.DataObject, large: int) -> None:
     """A message that is cut off, longer, or of which lengths or signals are changed is an InternalError."""
@@ -255,7 +256,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("put", "signal", "take", "write", "s
                            st.integers(0, 3), st.integers(1, 30)), max_size=120)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=times(48, 1200), deadline=None)
 @given(STEPS, st.lists(st.integers(1, 25), min_size=4, max_size=4))
 def test_any_interleaving_delivers_each_channel_in_order(steps: list[tuple[str, int, int]], rooms: list[int]) -> None:
     """However threads and full queues take turns, each channel gets all of its items, in order, within the bounds."""
@@ -294,7 +295,7 @@ def perform(pair: Pair, action: str) -> None:
     actions[action]()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(32, 800), deadline=None)
 @given(STEPS, st.integers(0, 119), st.sampled_from(("broken", "sender closes", "receiver closes", "new attempt")))
 def test_an_end_concerns_only_those_that_it_should(steps: list[tuple[str, int, int]], at: int, end: str) -> None:
     """A channel that either end closes, or that a new attempt replaces, loses nothing but itself; a broken connection

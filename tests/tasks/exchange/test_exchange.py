@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.waiting import wait_until
@@ -228,7 +229,7 @@ SIGNALS = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(st.lists(st.one_of(SIGNALS, st.integers(0, 20).map(lambda rows: Block(numbers(0, rows)))), max_size=40))
 def test_any_sequence_arrives_as_it_was_sent(server: ExchangeServer, items: list[Item]) -> None:
     """Whatever is sent through a small receiver arrives complete and in order."""

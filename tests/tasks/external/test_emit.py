@@ -11,6 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from kits.basics.external_servers import Postgres
 from kits.streams.emit_kit import LONG_ENOUGH_S, Faults, Faulty, MemorySender, Topic, opened, play, steps
@@ -33,7 +34,7 @@ from penstock.tasks.external.emit.webhook_target import WebhookTarget
 from penstock.tasks.protocol.messages import UseConnection
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None,
-                 max_examples=7)
+                 max_examples=times(3, 70))
 CLOSED = ("CREATE STREAM s {} INTO {} AS SELECT _wstart, tbname, count(*) n, sum(voltage) v FROM meters "
           "PARTITION BY tbname INTERVAL(1m)")
 CHANGING = ("CREATE STREAM s TRIGGER AT_ONCE IGNORE EXPIRED 0 INTO {} AS SELECT _wstart, site, count(*) n, "
@@ -280,7 +281,7 @@ def postgres_connection(postgres: Postgres) -> OpenedConnection:
                   username=postgres.username, password=postgres.password, sslmode="disable")
 
 
-@settings(QUICK, max_examples=6)
+@settings(QUICK, max_examples=times(2, 60))
 @given(drawn=steps(changes=True))
 def test_postgres_has_what_a_table_would_have(kits: Kits, postgres: Postgres, drawn: list[Any]) -> None:
     """With rows that come late, twice and go, windows that cease to exist, lost answers and crashes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.basics.external_servers import Kafka, Postgres
@@ -93,7 +94,7 @@ def test_a_query_is_a_compacted_topic(topic: Topic) -> None:
 Step = tuple[str, Any]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(st.lists(st.one_of(
     st.tuples(st.just("put"), st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), st.integers(-1, 2)),
                                        min_size=1, max_size=3)),

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kits.basics.external_servers import free_port
@@ -176,7 +177,8 @@ STEP = st.one_of(
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=6, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 60), phases=(Phase.explicit, Phase.generate),
+          suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), vnodes=st.integers(1, 3), memory=st.sampled_from([0, 1 << 27]),
        watermark=st.integers(0, 20))
 def test_events_tell_what_the_result_table_holds(

@@ -61,7 +61,7 @@ def rows_at(root: Path, checkpoint_id: int) -> list[Row]:
         each.column(3).to_pylist(), strict=True)]
 
 
-@settings(max_examples=times(15, 1_000), deadline=None)
+@settings(max_examples=times(8, 1_000), deadline=None)
 @given(steps=st.lists(st.one_of(
     st.lists(st.integers(0, 1_000), min_size=1, max_size=400), st.sampled_from(["checkpoint", "kill", "settle"])),
     min_size=1, max_size=30))

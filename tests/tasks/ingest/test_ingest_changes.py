@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.streams.ingest_kit import FakeBroker, gone_through, rows, sandbox, state
@@ -269,7 +270,7 @@ def test_what_cannot_be_is_refused(statement: str, problem: str) -> None:
 Step = tuple[str, Any]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(
     st.integers(1, 2), st.integers(1, 3), st.integers(1, 5), st.sampled_from(["INT", "VARCHAR(8)"]),
     st.lists(st.one_of(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.streams.ingest_kit import FakeBroker, connections, gone_through, logged, rows, sandbox, state
@@ -80,7 +81,7 @@ def test_names_of_other_tables_stop_nobody(on_error: str) -> None:
 Step = tuple[str, Any]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(6, 150), deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 4), st.integers(1, 5),
     st.lists(st.one_of(

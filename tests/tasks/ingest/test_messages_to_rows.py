@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import fastavro
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.streams.stream_kit import Catalog
@@ -68,7 +69,7 @@ contents = st.one_of(
 ).map(str.encode)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(32, 800), deadline=None)
 @given(st.lists(st.one_of(contents, objects.map(json.dumps).map(str.encode), st.binary(max_size=8)), max_size=40))
 def test_a_batch_gives_what_its_messages_give_one_by_one(messages: list[bytes]) -> None:
     """Reading batches at once changes no value and no verdict, whatever stands beside a message."""
@@ -194,7 +195,7 @@ def test_lines() -> None:
         (30, NOW - 1, 4.0, None, "cpu", "a", "n"), (40, NOW, 5.0, None, "cpu", "c", None)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(st.sampled_from(["ts", "d", "b", "f", "ok", "at", "site", "text", "new"]), st.sampled_from([
     '"\\ud83c"', "1e999", "NaN", "-Infinity", "9" * 40, "9" * 400, '"\\u0000"', '"' + "x" * 300 + '"',
     "[" * 400 + "]" * 400, '{"a":' * 900 + "1" + "}" * 900, "1.5", "true", "[1, 2]", "{}", "-0.0", '""',
@@ -217,7 +218,7 @@ def test_no_message_harms_others(field: str, value: str, beside: int) -> None:
 ARRAY = plan("(TOPIC 't') INTO meters (ts = $.values[*].t, f = $.values[*].v) TAGS (site = $.site) TBNAME ($.d)")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(24, 600), deadline=None)
 @given(st.lists(st.lists(st.sampled_from([1.5, None, "x", "2", True, [1], {}]) | st.integers(-5, 5), max_size=5),
                 max_size=25))
 def test_each_element_of_an_array_is_a_row(messages: list[list[Any]]) -> None:

@@ -41,7 +41,7 @@ def query_of(join: str, left: str, right: str, *, stream: bool) -> str:
     return query if stream else query.replace("select ", f"select {'a.tbname' if by else chr(39) * 2}, ", 1)
 
 
-@settings(max_examples=times(12, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(join=st.sampled_from(list(JOINS)), left=st.sampled_from(TABLES), right=st.sampled_from(TABLES),
        same=st.booleans(), vgroups=st.integers(1, 4), steps=st.lists(STEP, min_size=1, max_size=8))
 def test_stream_equals_query(join: str, left: str, right: str, same: bool, vgroups: int, steps: list[Any]) -> None:

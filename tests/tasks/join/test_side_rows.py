@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def batch_of(changes: list[tuple[bool, Any]], key: str) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(steps=st.lists(STEP, max_size=14))
 def test_side_rows_are_a_sorted_dictionary(
     tmp_path_factory: pytest.TempPathFactory, key: str, steps: list[tuple[str, Any]]

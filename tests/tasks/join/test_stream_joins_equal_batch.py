@@ -208,7 +208,7 @@ def _group(child: str) -> str:
 VGROUPS = st.one_of(st.tuples(st.integers(1, 4), st.none()), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 
 
-@settings(max_examples=times(5, 160), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 160), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.sampled_from(list(CASES)), trigger=st.sampled_from(["at_once", "window_close"]),
        before=st.lists(STEP, max_size=3), steps=st.lists(STEP, min_size=1, max_size=12), vgroups=VGROUPS)
 def test_stream_equals_batch_equals_plain_sql(
@@ -241,7 +241,7 @@ TIMED = st.one_of(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.sampled_from(list(SLACK)), steps=st.lists(TIMED, min_size=2, max_size=12), vgroups=VGROUPS)
 def test_late_rows_are_told_by_the_log_alone(name: str, steps: list[Any], vgroups: tuple[int, int | None]) -> None:
     """Rows that come too late count for nothing, and are counted, however the work is cut and restarted."""

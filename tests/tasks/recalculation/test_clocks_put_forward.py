@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import TestBed
@@ -41,7 +42,7 @@ def test_the_latest_end(zone: str, moment: datetime, interval: str, sliding: str
 
 
 @pytest.mark.parametrize(("zone", "moment", "interval", "sliding"), PLACES)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=ROWS, missed=ROWS, late=ROWS, piece=st.integers(1, 5), kill=st.booleans(),
        partition=st.sampled_from(["", "PARTITION BY tbname"]))
 def test_streams_equal_queries(

@@ -56,7 +56,7 @@ PART = st.sampled_from([1, 50_000])
 CASES = [*((partition, "interval(10s)") for partition in PARTITIONS), ("table", "interval(10s) sliding(5s)")]
 
 
-@settings(max_examples=times(40, 2_000))
+@settings(max_examples=times(20, 2_000))
 @given(case=st.sampled_from(CASES), part=PART, moves=st.lists(MOVE, min_size=4, max_size=24),
        vnodes=st.integers(1, 2), block=st.integers(1, 4))
 @example(case=("table", "interval(10s)"), part=1, vnodes=1, block=4, moves=[
@@ -98,7 +98,7 @@ def sliding_counts(kit: StreamKit) -> list[tuple[Any, ...]]:
             "(SELECT unnest([0, 1]) step) GROUP BY ALL ORDER BY 1, 2").fetchall()
 
 
-@settings(max_examples=times(20, 1_000))
+@settings(max_examples=times(10, 1_000))
 @given(part=PART, moves=st.lists(MOVE, min_size=4, max_size=24), block=st.integers(1, 4))
 def test_rows_without_windows_equal_the_batch(
     tmp_path_factory: pytest.TempPathFactory, part: int, moves: list[Any], block: int

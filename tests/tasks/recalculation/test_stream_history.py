@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -26,7 +27,7 @@ def sql_of(partition: str, options: str = "", where: str = "") -> str:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=WRITES, steps=st.lists(STEP, max_size=10), vnodes=st.integers(1, 4), piece=st.integers(1, 4),
        first=st.integers(0, 6))
 def test_history_live_and_kills_equal_batch(
@@ -49,7 +50,7 @@ def test_history_live_and_kills_equal_batch(
         kit.close()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=WRITES, steps=st.lists(STEP, max_size=8), vnodes=st.integers(1, 3), piece=st.integers(1, 4))
 def test_scalar_streams_fill_history(
     tmp_path_factory: pytest.TempPathFactory, before: list[Any], steps: list[Any], vnodes: int, piece: int
@@ -181,7 +182,7 @@ ROW_WINDOWS = {
 
 
 @pytest.mark.parametrize("kind", ROW_WINDOWS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(-2, 2)), max_size=12),
        after=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), max_size=8),
        piece=st.integers(1, 5))

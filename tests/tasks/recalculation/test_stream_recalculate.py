@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -47,7 +48,7 @@ def step_and_kill(bed: TestBed) -> None:
 WINDOWS = ["INTERVAL(10s)", "INTERVAL(20s) SLIDING(5s)", "INTERVAL(1m, 7s)"]
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 120), st.integers(-9, 9)), min_size=1, max_size=20),
     skipped=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 120), st.integers(-9, 9)), max_size=6),
@@ -103,7 +104,7 @@ ROW_WINDOWS = ["SESSION(ts, 5s)", "STATE_WINDOW(v)", "EVENT_WINDOW START WITH v 
 
 
 @pytest.mark.parametrize("window", ROW_WINDOWS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), min_size=1, max_size=16),
     late=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), max_size=6),

@@ -160,7 +160,7 @@ def _named(rows: Iterable[Row]) -> list[Row]:
     return near(row for row in rows if row[0] is not None and not str(row[0]).startswith("t_"))
 
 
-@settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.sampled_from(list(CASES)), trigger=st.sampled_from(["at_once", "window_close"]), known=KNOWN,
        before=st.lists(STEP, max_size=3), steps=st.lists(STEP, min_size=1, max_size=10), vgroups=st.integers(1, 3))
 def test_stream_equals_batch_equals_plain_sql(

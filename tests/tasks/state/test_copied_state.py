@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -90,7 +91,7 @@ STEPS = st.lists(st.one_of(
     st.tuples(st.just("fail"), st.booleans())), max_size=14)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(10, 250), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_whoever_goes_on_has_what_was_committed(dnodes: Callable[[], Dnode], steps: list[tuple[str, Any]]) -> None:
     """Writes, deletes, checkpoints of which some are never committed, failures; on new machines and on the dnode's."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(32, 800), deadline=None)
 @given(steps=STEPS, newest=st.integers(1, 3))
 def test_equals_a_dict_with_snapshots(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], newest: int

@@ -39,7 +39,7 @@ def is_near(one: Any, other: Any, scale: float) -> bool:
     return one is None and other is None if one is None or other is None else bool(one == other)
 
 
-@settings(max_examples=times(5, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(vgroups=st.integers(1, 2), by=st.sampled_from(["tbname", "g"]),
        steps=st.lists(STEP, min_size=1, max_size=6))
 def test_streams_equal_queries(vgroups: int, by: str, steps: list[Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.streams.stream_kit import Answer, Catalog, StreamKit, millis, newest_per_vnode, null_last, play, unhurried
@@ -185,7 +186,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
 @given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 4), block=st.sampled_from([1, 2, 4, 100]),
        memory=st.sampled_from([0, 1_000, 1 << 27]))
 def test_at_once_equals_batch(
@@ -206,7 +207,7 @@ def test_at_once_equals_batch(
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
 @given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 3), watermark=st.sampled_from([1, 5_000, 86_400_000]),
        block=st.sampled_from([1, 3, 100]), memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_equals_batch(
@@ -298,7 +299,7 @@ def without_updates(batches: list[list[Any]]) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", ["session", "state", "event", "sliding count"])
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
 @given(
     batches=st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=12),
     block=st.sampled_from([1, 3, 100]), kill_after=st.integers(0, 10), watermark=st.sampled_from([1, 7_000]),
@@ -365,7 +366,7 @@ KINDS = {"session": RowWindow("session", gap=GAP), "state": RowWindow("state"), 
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "session"])
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(40, 1000), deadline=None, suppress_health_check=SLOW)
 @given(rows=st.lists(ROW, max_size=30), cuts=st.lists(st.integers(1, 30), max_size=4))
 def test_rows_that_come_in_parts_form_the_same_windows(name: str, rows: list[Any], cuts: list[int]) -> None:
     """What a carry says of earlier rows is all that later ones need."""
@@ -392,7 +393,7 @@ def test_rows_that_come_in_parts_form_the_same_windows(name: str, rows: list[Any
     assert starts == windows
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(12, 300), deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(["put", "delete", "checkpoint"]), st.binary(min_size=1, max_size=2)),
                       max_size=30), first=st.binary(max_size=2), end=st.binary(min_size=1, max_size=2))
 def test_ranges_of_a_state_store(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ def plan_of(kept: str) -> WindowsPlan:
 
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize(("cells", "chunk"), [(4_000_000, 4_096), (0, 3)], ids=["table", "sparse"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(16, 400), deadline=None)
 @given(steps=st.lists(STEP, max_size=25))
 @example(steps=[("add", [(1, 2, 3)]), ("save", None), ("replace", (1, 2, 0)), ("add", [(1, 2, 5)])])
 def test_the_state_is_what_was_put_in(
@@ -203,7 +204,7 @@ def test_memory_is_given_back(tmp_path: Path, cells: int) -> None:
 
 
 @pytest.mark.parametrize("kept", KEPT)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(10, 250), deadline=None)
 @given(blocks=st.lists(st.tuples(st.integers(0, 1), st.dictionaries(
     st.tuples(st.integers(0, 5), st.integers(0, 3)), st.integers(1, 9), min_size=1), st.booleans()), max_size=8),
        leaving=st.sets(st.integers(0, 5)))
