@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
+from penstock.common.masks import all_set
 from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
@@ -43,7 +44,6 @@ class Differing:
     changed: Flags
     places: pa.Int32Array
 
-
     @property
     def before(self) -> pa.RecordBatch:
         """The rows that go or change, as they are stored."""
@@ -53,18 +53,16 @@ class Differing:
     @property
     def after(self) -> pa.RecordBatch:
         """The rows that come or change, as they are to be stored."""
-        return self.wanted.filter(pa.array(self.changed))
+        return _where(self.changed, self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """`changes` make the table hold what it is to; they write and delete so many `rows`: in place of some that are
-    stored, `before`, `after`."""
+    """`changes` make the table hold what it is to; they write and delete so many `rows`, those that are `differing`."""
 
     changes: Sequence[Change]
     rows: int
-    before: pa.RecordBatch
-    after: pa.RecordBatch
+    differing: Differing
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +145,9 @@ def correction(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | Non
         changed |= np.isin(times_of(target, wanted), times)
         changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
     if changed.any():
-        rows = wanted.filter(pa.array(changed))
+        rows = _where(changed, wanted)
         changes += [WrittenRows(target.uid, part) for part in record_batches(of_table(target, rows))]
-    return Correction(changes, int(changed.sum()) + len(gone), differing.before, differing.after)
+    return Correction(changes, int(changed.sum()) + len(gone), differing)
 
 
 def correction_of_part(
@@ -165,8 +163,7 @@ def correction_of_part(
         if pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py():
             return None
     gone, changed = differing.found.take(pa.array(differing.gone)), differing.after
-    return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows,
-                      differing.before, changed)
+    return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows, differing)
 
 
 def equal_rows(
@@ -202,6 +199,10 @@ def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
         return batch.column(KEY_TEXT.physical)
     columns = target.key_columns
     return key_texts([batch.column(column.physical) for column in columns], [column.type.kind for column in columns])
+
+
+def _where(mask: Flags, rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows if all_set(mask) else rows.filter(pa.array(mask))
 
 
 def _without(rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:

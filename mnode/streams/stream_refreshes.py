@@ -343,7 +343,8 @@ class StreamRefreshes:
         for source in sources:
             found = round_.corrections.get(source.stream.id)
             if found is not None and values is not None:
-                values = with_values_of(values, member.plan, source.target.uid, [found.before, found.after])
+                values = with_values_of(values, member.plan, source.target.uid,
+                                        [found.differing.before, found.differing.after])
         touched = touched_columns(part.plan.plan)
         if values is None or tuple(each.place for each in touched) != member.plan.touched:
             return None  # too many, or it is planned in another way by now
