@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
 from kits.queries.random_queries import MACROS, Question, groups, same, table, windows
-from kits.queries.random_questions import questions
 from kits.queries.targets import Boxed
 from kits.queries.written_tables import Design, Written, designs
 from kits.streams.shared_computers import share_computers
@@ -43,7 +42,7 @@ def target() -> Iterator[Boxed]:
 def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
     """Each stream begins before some step, with what is there already.
 
-    None has DISTINCT: such streams are computed again as a whole, as the views below are.
+    None has DISTINCT: such streams are computed again as a whole, as views are (`test_random_views.py`).
     """
     def create(name: str, table: str) -> Question:
         question = data.draw(st.composite(windows)(design, table, "t").filter(
@@ -52,7 +51,7 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
                        f"INTO out_{name} AS {question.ours}")
         return question
 
-    play(target, design, data, create, "out_{name}", "STREAM", verify)
+    play(target, design, data, create)
 
 
 @settings(max_examples=times(4, 2_000))
@@ -68,22 +67,7 @@ def test_groups_equal_plain_sql_whatever_changes(target: Boxed, design: Design, 
         target.execute(f"CREATE STREAM {name} INTO out_{name} AS {question.ours}")
         return question
 
-    play(target, design, data, create, "out_{name}", "STREAM", verify)
-
-
-@settings(max_examples=times(4, 2_000))
-@given(designs(), st.data())
-def test_views_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
-    """Materialized views of any query, but for values that no column can be. No column is missing when one begins."""
-    design = replace(design, since=(0,) * len(design.since))
-
-    def create(name: str, table: str) -> Question:
-        question = data.draw(st.composite(questions)(design, table, "t").filter(
-            lambda question: Kind.OTHER not in question.kinds))
-        target.execute(f"CREATE MATERIALIZED VIEW {name} AS {question.ours}")
-        return question
-
-    play(target, design, data, create, "{name}", "MATERIALIZED VIEW")
+    play(target, design, data, create)
 
 
 def verify(target: Boxed, name: str, question: Question, results: int) -> None:
@@ -92,14 +76,9 @@ def verify(target: Boxed, name: str, question: Question, results: int) -> None:
     assert verified[0][3] == f"{results} results are equal, 0 aren't"
 
 
-def play(
-    target: Boxed, design: Design, data: st.DataObject, create: Callable[[str, str], Question], results: str, kind: str,
-    verify: Callable[[Boxed, str, Question, int], None] | None = None,
-) -> None:
-    """Plays a design's steps, before which what `create` makes over its table begins; all must have DuckDB's answers.
-
-    `results`: the table with them, by `name`; `kind`: what DROP calls it; `verify` takes how many results there are.
-    """
+def play(target: Boxed, design: Design, data: st.DataObject, create: Callable[[str, str], Question]) -> None:
+    """Plays a design's steps, before which the streams begin that `create` makes over its table; all must have DuckDB's
+    answers, in tables called out_ and their name."""
     written = Written(design, target)
     made: dict[str, Question] = {}
     begins = [data.draw(st.integers(0, len(design.steps) - 1)) for _ in range(STREAMS)]
@@ -115,12 +94,11 @@ def play(
             written.load(peer, "t")
             for name, question in made.items():
                 columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))
-                got = target.ask(f"SELECT {columns} FROM {results.format(name=name)}")
+                got = target.ask(f"SELECT {columns} FROM out_{name}")
                 want = peer.execute(question.theirs).fetchall()
                 assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
-                if verify is not None:
-                    verify(target, name, question, len(got))
+                verify(target, name, question, len(got))
     finally:
         for name in made:
-            target.execute(f"DROP {kind} IF EXISTS {name}")
+            target.execute(f"DROP STREAM IF EXISTS {name}")
         written.drop()

@@ -270,15 +270,15 @@ class Written:
         The table `..._children` has what children have without rows.
         """
         design = self.design
-        told = [("tb", pa.string()), ("ord", pa.int64()), *((tag.plain, _plain_type(tag.type)) for tag in design.tags)]
+        told = [("tb", pa.string()), ("ord", pa.int64()), *((tag.plain, plain_type(tag.type)) for tag in design.tags)]
         children = {child: (self.child_name(child), n, *tags) for n, (child, tags) in enumerate(self.children.items())}
-        _load(peer, f"{name}_children", told, list(children.values()))
-        columns = [("ts", pa.int64()), *((column.plain, _plain_type(column.type)) for column in design.columns)]
-        _load(peer, name, [*told, *columns],
+        load_rows(peer, f"{name}_children", told, list(children.values()))
+        columns = [("ts", pa.int64()), *((column.plain, plain_type(column.type)) for column in design.columns)]
+        load_rows(peer, name, [*told, *columns],
               [(*children[child], ts, *row.values()) for (child, ts, _), row in self.rows.items()])
 
         bounds = [("ts", pa.int64()), *((f"{unit}{end}", pa.int64()) for unit in CALENDAR for end in ("", "_end"))]
-        _load(peer, "calendar", bounds, [
+        load_rows(peer, "calendar", bounds, [
             (ts, *itertools.chain(*(calendar_window(ts, unit, design) for unit in CALENDAR)))
             for ts in sorted({ts for _, ts, _ in self.rows})])
 
@@ -306,7 +306,7 @@ def calendar_window(ts: int, unit: str, design: Design) -> tuple[int, int]:
     return start, stop
 
 
-def _load(peer: duckdb.DuckDBPyConnection, name: str, columns: Sequence[tuple[str, pa.DataType]],
+def load_rows(peer: duckdb.DuckDBPyConnection, name: str, columns: Sequence[tuple[str, pa.DataType]],
           rows: Sequence[tuple[Any, ...]]) -> None:
     given = pa.table({column: pa.array([row[n] for row in rows], type) for n, (column, type) in enumerate(columns)})
     peer.register("given", given)
@@ -314,7 +314,7 @@ def _load(peer: duckdb.DuckDBPyConnection, name: str, columns: Sequence[tuple[st
     peer.unregister("given")
 
 
-def _plain_type(type: DataType) -> pa.DataType:
+def plain_type(type: DataType) -> pa.DataType:
     return pa.int64() if type.kind is Kind.TIMESTAMP else type.arrow()
 
 
