@@ -53,8 +53,8 @@ def connected(to: Member, members: Iterable[Member]) -> list[Member]:
     found, tables, others = [to], to.tables, list(members)
     while further := [other for other in others if not tables.isdisjoint(other.tables)]:
         found += further
+        others = [other for other in others if tables.isdisjoint(other.tables)]
         tables = tables.union(*(other.tables for other in further))
-        others = [other for other in others if other not in further]
     return _ordered(found)
 
 
@@ -62,7 +62,10 @@ def _ordered(members: Sequence[Member]) -> list[Member]:
     ordered: list[Member] = []
     waiting = sorted(members, key=lambda member: member.stream.id)
     while waiting:
-        ready = [one for one in waiting if not any(one.reads(other) for other in waiting if other is not one)]
-        ordered += ready or waiting  # streams in a circle are refused
-        waiting = [one for one in waiting if one not in ordered]
+        unmade = {one.target.uid for one in waiting}
+        ready = [one for one in waiting if unmade.isdisjoint(one.sources)]
+        if not ready:  # streams in a circle are refused
+            return ordered + waiting
+        ordered += ready
+        waiting = [one for one in waiting if not unmade.isdisjoint(one.sources)]
     return ordered

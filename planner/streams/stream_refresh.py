@@ -16,6 +16,7 @@ from penstock.common.errors import (
     NotSupportedError,
 )
 from penstock.common.suggestions import did_you_mean
+from penstock.planner.bind.binder import is_pseudo
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
@@ -172,7 +173,10 @@ def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> s
 
 def _row_window(query: Select, table: Table) -> str | None:
     """Returns what tasks ask of windows of rows that a view, which has no options, need not have."""
-    if isinstance(query.window, IntervalWindow | SessionWindow):
+    if isinstance(query.window, SessionWindow):
+        by_end = any(is_pseudo(column, "_wend", "_wduration") for column in found_in(query, exp.Column))
+        return "the end of SESSION" if by_end else None  # of a stream it is later, by the gap
+    if isinstance(query.window, IntervalWindow):
         return None
     if isinstance(query.window, CountWindow):
         return "COUNT_WINDOW"

@@ -26,6 +26,6 @@ def test_what_is_wrong_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch
     drawn = case(0, 2)
     failure = play(drawn)[0][0]
     assert "table and DuckDB differ" in failure.problem
-    least = smaller(drawn, failure.name)
+    least = smaller(drawn, failure)
     assert [kept.name for kept in least.kept] == [failure.name]
     assert 1 <= sum(map(len, least.rounds)) <= 2

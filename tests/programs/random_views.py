@@ -63,7 +63,7 @@ def explain(seed: int, views: int) -> None:
     whole = case(seed, views)
     for failure in play(whole)[0]:
         print(f"{seed}: {failure.name}: {failure.problem}\nsmaller:", flush=True)
-        failures, story = play(smaller(whole, failure.name))
+        failures, story = play(smaller(whole, failure))
         print(";\n".join(story), *(f"{failure.name}: {failure.problem}" for failure in failures), sep="\n", flush=True)
 
 

@@ -103,7 +103,7 @@ class Query:
 
 KINDS = ("rows", "rows", "groups", "groups", "groups", "total", "distinct", "set", "set", "over", "over", "first",
          "limit", "top", "with", "on", "on groups", "beside", "distinct groups", "per key", "per key", "per key",
-         "per key", "newest", "newest")
+         "per key", "newest", "newest", *["by one key"] * 12)
 
 
 def views(draw: Drawing) -> View:
@@ -149,6 +149,8 @@ def views(draw: Drawing) -> View:
             return draw.view(kind, found)
         case "beside":
             return draw.view(kind, _beside(draw))
+        case "by one key":
+            return draw.view(kind, by_one_key(draw, draw.one(["number", "number", "text"]), draw.one([1, 2, 2, 3])))
         case "rows":
             return draw.view(kind, rows_of(draw, relation, _types(draw, relation)))
     one = ordered(draw)
@@ -174,6 +176,69 @@ def views(draw: Drawing) -> View:
     order = _order(draw, (draw.one(one.of(*PLAIN)), *one.key))
     return draw.view("limit", rows_of(draw, one, _types(draw, one)).then(
         f" ORDER BY {order} LIMIT {draw.one([1, 2, 3, 4])}{draw.one(['', '', ' OFFSET 1'])}"))
+
+
+def by_one_key(draw: Drawing, type: Type, depth: int) -> Query:
+    """A query whose rows r0 keeps apart all the way down, or nearly: of the type; r1 is a number."""
+    if not depth:
+        table = _any(draw, "t")
+        where = draw.one(["", f" WHERE {_simple(draw, table)}", _where(draw, table)])
+        return rows_of(draw, table, [type, "number"], where) if draw.one([True, False, False, False]) else _select(
+            [(draw.one(table.of(type)), type), (draw.one(table.of("number")), "number")], table, where)
+    left = by_one_key(draw, type, depth - 1)
+    x = left.readable(f"({left.text})", "x")
+    where = draw.one(["", "", " WHERE x.r1 > 0", " WHERE x.r0 IS NOT NULL", " WHERE x.r1 IS NULL OR x.r1 = 1"])
+    kind = draw.one(["groups", "groups", "join", "join", "join", "half", "set", "over", "over", "distinct", "in",
+                     "beside", "exists"])
+    match kind:
+        case "groups":
+            having = draw.one(["", "", " HAVING count(*) > 1", " HAVING max(x.r1) > 0", " HAVING min(x.r1) IS NULL"])
+            call = draw.one(["count(*)", "count(x.r1)", "max(x.r1)", "min(x.r1)", "count(DISTINCT x.r1)",
+                             "count(*) FILTER (WHERE x.r1 > 0)"])
+            return _select([("x.r0", type), (call, "number")], x, f"{where} GROUP BY x.r0{having}")
+        case "over":
+            call = draw.one(["count(*)", "max(x.r1)", "count(x.r1)"])
+            found = _select([("x.r0", type), (f"{call} OVER (PARTITION BY x.r0)", "number")], x, where)
+            return found.then(draw.one(["", "", " QUALIFY count(*) OVER (PARTITION BY x.r0) > 1",
+                                        " QUALIFY rank() OVER (PARTITION BY x.r0 ORDER BY x.r1 NULLS LAST) = 1"]))
+        case "distinct":
+            found = _select([("x.r0", type), ("x.r1", "number")], x, where)
+            return Query(found.text.replace("SELECT", "SELECT DISTINCT", 1), found.types)
+    right = by_one_key(draw, type, draw.one([0, depth - 1]))
+    y = right.readable(f"({right.text})", "y")
+    match kind:
+        case "set":
+            word = draw.one(["UNION", "UNION ALL", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL"])
+            return Query(f"({left.text}) {word} ({right.text})", left.types)
+        case "in":
+            word = draw.one(["IN", "IN", "NOT IN"])
+            return _select([("x.r0", type), ("x.r1", "number")], x, f" WHERE x.r0 {word} (SELECT y.r0 FROM {y.text})")
+        case "exists":
+            word = draw.one(["EXISTS", "NOT EXISTS"])
+            return _select([("x.r0", type), ("x.r1", "number")], x,
+                           f" WHERE {word} (SELECT 1 FROM {y.text} WHERE y.r0 = x.r0)")
+        case "beside":
+            call = draw.one(["count(*)", "max(y.r1)", "count(y.r1)"])
+            return _select([("x.r0", type), (f"(SELECT {call} FROM {y.text} WHERE y.r0 = x.r0)", "number")], x, where)
+        case "half":
+            both = Relation(f"{x.text} {draw.one(['SEMI', 'ANTI'])} JOIN {y.text} ON x.r0 = y.r0", x.columns)
+            return _select([("x.r0", type), ("x.r1", "number")], both, where)
+    word = draw.one(["", "", "LEFT ", "RIGHT ", "FULL "])
+    more = draw.one(["", "", " AND x.r1 = y.r1", " AND y.r1 > 0", " AND x.r1 <> 1"])
+    both = Relation(f"{x.text} {word}JOIN {y.text} ON x.r0 = y.r0{more}", (*x.columns, *y.columns))
+    key = draw.one(["x.r0", "x.r0", "y.r0", "coalesce(x.r0, y.r0)"])
+    return _select([(key, type), (draw.one(["x.r1", "y.r1", "coalesce(y.r1, 0)"]), "number")], both, where)
+
+
+def row_views(draw: Drawing) -> View:
+    """Rows of one table with a time, one by one, as a stream of tasks takes them: of a super table by its tables."""
+    one = draw.one([table for table in draw.tables if "ts" in table.key])
+    types: list[Type] = draw.some([type for type in ("number", "text", "bool", "real", "time") if one.of(type)], 3)
+    items: list[Item] = [("ts", "time"), *_items(draw, one, types)]
+    found = Query(f"SELECT {', '.join(f'{item} AS r{n}' for n, (item, _) in enumerate(items))} FROM {one.text}",
+                  tuple(type for _, type in items))
+    found = found.then("" if draw.perhaps() else f" WHERE {_simple(draw, one)}")
+    return draw.view("row by row", found.then(" PARTITION BY «tb»") if "«tb»" in one.key else found, found.text)
 
 
 def _set(draw: Drawing) -> Query:

@@ -6,6 +6,7 @@ the query's own. An engine without Spark plays it in the calling thread.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import tempfile
@@ -23,7 +24,7 @@ from kits.engines.sandboxes import TestBed
 from kits.queries.plain_tables import PlainDesign, PlainTable, plain_design
 from kits.queries.random_queries import MACROS, NARROW, Question, same, windows
 from kits.queries.random_questions import questions
-from kits.queries.random_views import Drawing, Relation, Type, View, views
+from kits.queries.random_views import Drawing, Relation, Type, View, row_views, views
 from kits.queries.targets import rows_of
 from kits.queries.written_tables import Design, Written, designs
 
@@ -38,6 +39,7 @@ Step = tuple[str, Any]
 #: Streams that are their query's answer, whatever comes late or changes.
 ANSWERS = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 FILL_HISTORY 1"
 _BYTES = 8_192
+_VGROUPS_MAX = 4
 _MEMORY = Path("/dev/shm")
 
 
@@ -73,9 +75,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong: of which view, if of one."""
+    """What went wrong: of which view, if of one, and in which round."""
 
     name: str
+    round: int
     problem: str
 
 
@@ -156,8 +159,10 @@ def _kept(chance: random.Random, name: str, design: Design, plains: Sequence[Pla
     known = [relation for other in others if other.round <= begin
              if (relation := _readable(other)) is not None]
     tables = [_super(design), *map(_plain, plains)]
-    if known:
-        known = chance.sample(known, min(2, len(known)))
+    if how < 0.4:
+        view = drawn(st.composite(lambda draw: row_views(Drawing(draw, tables, (), names)))(), chance)
+        return Kept(name, view, ANSWERS, begin)
+    known = chance.sample(known, min(2, len(known)))
     view = drawn(st.composite(lambda draw: views(Drawing(draw, tables, known, names)))(), chance)
     return Kept(name, view, "" if view.whole and chance.random() < 0.5 else None, begin)
 
@@ -240,7 +245,9 @@ def _change(chance: random.Random, plain: PlainDesign, times: Sequence[int]) -> 
 
 def _upkeep(chance: random.Random, count: int) -> Step:
     kind = chance.choice(["checkpoint", "checkpoint", "kill", "kill", "flush", "compact", "reopen", "wait", "pause",
-                          "pause", "resume", "widen", "rest", "rest"])
+                          "pause", "resume", "widen", "rest", "rest", "split", "again", "again", "recalculate"])
+    if kind in ("again", "recalculate"):
+        return kind, f"v{chance.randrange(count)}"
     if kind == "widen":
         return kind, chance.choice(["TABLE k", "TABLE n", "STABLE st"])
     return kind, chance.sample(range(count), chance.choice([1, 3, count // 2 + 1])) if kind == "pause" else None
@@ -262,7 +269,7 @@ class Player:
         self._kept: dict[str, Kept] = {}
         self._paused: set[str] = set()
         self._failed: set[str] = set()
-        self._widened = 0
+        self._widened = self._round = 0
         self.story: list[str] = []
 
     def _opened(self) -> TestBed:
@@ -296,15 +303,16 @@ class Player:
             for plain in self._plains.values():
                 plain.create()
             for number, steps in enumerate(self.case.rounds):
+                self._round = number
                 self._load()
                 for kept in self.case.kept:
-                    if kept.round == number:
+                    if kept.round == self._round:
                         self._begin(kept)
                 for step in steps:
                     self._step(*step)
-                self._compare(number)
+                self._compare()
             self._step("resume", None)
-            self._compare(len(self.case.rounds), last=True)
+            self._compare(last=True)
         except Exception as error:  # noqa: BLE001 - the engine gave up in the midst of it: that is found, too
             self._fail("", f"{type(error).__name__}: {error}")
         finally:
@@ -347,7 +355,7 @@ class Player:
         return "touched values" if refresh.touched else "groups of tags" if refresh.groups else "whole"
 
     def _step(self, kind: str, what: Any) -> None:
-        if kind not in ("st", "insert", "delete", "pause", "resume", "widen"):
+        if kind in ("checkpoint", "kill", "compact", "reopen", "wait", "rest"):
             self.story.append(f"-- {kind}")
         match kind:
             case "st":
@@ -368,11 +376,20 @@ class Player:
                 for name in sorted(self._paused):
                     self.execute(f"RESUME STREAM {name}")
                 self._paused.clear()
+            case "split":
+                if len(self._vgroups) < _VGROUPS_MAX:
+                    self._try(f"SPLIT VGROUP {self._vgroups[0]}")
+            case "recalculate":
+                self._try(f"RECALCULATE STREAM {what} FROM 0")
+            case "again":
+                kept = self._kept.get(what)
+                if kept is not None and kept.options is None and self._try(f"DROP MATERIALIZED VIEW {what}"):
+                    self._paused.discard(what)
+                    self.execute(kept.statement)
             case "flush":
-                self._bed.engine.execute("FLUSH DATABASE " + str(self._bed.session.database), self._bed.session)
+                self.execute(f"FLUSH DATABASE {self._bed.session.database}")
             case "compact":
-                database = require_database(str(self._bed.session.database), self._bed.engine.parts.directory.catalog)
-                for vgroup in database.vgroup_ids:
+                for vgroup in self._vgroups:
                     self._bed.engine.storage.vnode(vgroup).compact(full=True)
             case "reopen":
                 database = self._bed.session.database
@@ -386,6 +403,22 @@ class Player:
             case "checkpoint" | "kill":
                 getattr(self._bed, kind)()
 
+    @property
+    def _vgroups(self) -> Sequence[int]:
+        return require_database(
+            str(self._bed.session.database), self._bed.engine.parts.directory.catalog).vgroup_ids
+
+    def _try(self, statement: str) -> bool:
+        """Executes a statement that some streams, or the moment, may forbid."""
+        try:
+            self.execute(statement)
+        except InternalError:
+            raise
+        except PenstockError as error:
+            self.outcome.refuse("as a step", error, self.story.pop())
+            return False
+        return True
+
     def _load(self) -> None:
         self._written.load(self._peer, "st")
         for plain in self._plains.values():
@@ -393,10 +426,10 @@ class Player:
 
     # -- comparing
 
-    def _compare(self, number: int, *, last: bool = False) -> None:
+    def _compare(self, *, last: bool = False) -> None:
         """Compares all that can be: what is paused, or reads what is, is as its query says, not as DuckDB does."""
         self._bed.run()
-        self.story.append(f"-- compared ({number})")
+        self.story.append("-- compared")
         self._load()
         behind = self._behind()
         failing = {name: reason for name, state, reason in self.ask(
@@ -408,7 +441,7 @@ class Player:
             if name in failing:
                 self.outcome.refuse("later", failing[name], kept.statement)
                 continue
-            self._compare_one(kept, name in behind, last or (place + number) % 3 == 0)
+            self._compare_one(kept, name in behind, last or (place + self._round) % 3 == 0)
 
     def _behind(self) -> set[str]:
         found = set(self._paused)
@@ -447,7 +480,7 @@ class Player:
 
     def _fail(self, name: str, problem: str) -> None:
         self._failed.add(name)
-        self.outcome.failures.append(Failure(name, problem))
+        self.outcome.failures.append(Failure(name, self._round, problem))
 
 
 def _difference(left: Sequence[tuple[Any, ...]], right: Sequence[tuple[Any, ...]]) -> str:
@@ -467,23 +500,20 @@ def play(case: Case, outcome: Outcome | None = None) -> tuple[list[Failure], lis
 # --- making smaller -------------------------------------------------------------------------------------------------
 
 
-def smaller(case: Case, name: str) -> Case:
-    """The case with as little as possible that is still wrong with a view, or, without one, with the whole."""
-    if name:
-        needed = {name}
-        for kept in reversed(case.kept):
-            needed |= kept.reads if kept.name in needed else set()
-        alone = replace(case, kept=tuple(kept for kept in case.kept if kept.name in needed))
-        case = alone if _fails(alone, name) else case
-    while True:
-        found = next((each for each in _less(case, name) if _fails(each, name)), None)
-        if found is None:
-            return case
-        case = found
-
-
-def _fails(case: Case, name: str) -> bool:
-    return any(failure.name == name for failure in play(case)[0])
+def smaller(case: Case, failure: Failure) -> Case:
+    """The case with as little as possible that is still wrong in the same way: with the same view, or with none."""
+    needed = {failure.name}
+    for kept in reversed(case.kept):
+        needed |= kept.reads if kept.name in needed else set()
+    kept_ = tuple(kept for kept in case.kept if not failure.name or kept.name in needed)
+    case = replace(case, rounds=case.rounds[:failure.round + 1])
+    tried = itertools.chain([replace(case, kept=kept_)], _less(case, failure.name))
+    while (each := next(tried, None)) is not None:
+        found = next((one for one in play(each)[0] if one.name == failure.name), None)
+        if found is not None:
+            case = replace(each, rounds=each.rounds[:found.round + 1])
+            tried = itertools.chain(_less(case, failure.name))
+    return case
 
 
 def _less(case: Case, name: str) -> Iterator[Case]:
