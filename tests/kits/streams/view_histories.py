@@ -377,7 +377,8 @@ class Player:
                     self.execute(f"RESUME STREAM {name}")
                 self._paused.clear()
             case "split":
-                if len(self._vgroups) < _VGROUPS_MAX:
+                self._bed.run()  # who splits waits until streams have read all, and none works meanwhile
+                if len(self._vgroups) < _VGROUPS_MAX and not self._failing():
                     self._try(f"SPLIT VGROUP {self._vgroups[0]}")
             case "recalculate":
                 self._try(f"RECALCULATE STREAM {what} FROM 0")
@@ -432,9 +433,7 @@ class Player:
         self.story.append("-- compared")
         self._load()
         behind = self._behind()
-        failing = {name: reason for name, state, reason in self.ask(
-            "SELECT stream_name, state, reason FROM information_schema.ins_streams")
-            if reason and state != "PAUSED"}
+        failing = self._failing()
         for place, (name, kept) in enumerate(self._kept.items()):
             if name in self._failed:
                 continue
@@ -442,6 +441,11 @@ class Player:
                 self.outcome.refuse("later", failing[name], kept.statement)
                 continue
             self._compare_one(kept, name in behind, last or (place + self._round) % 3 == 0)
+
+    def _failing(self) -> dict[str, str]:
+        """Returns why streams can't be computed."""
+        return {name: reason for name, state, reason in self.ask(
+            "SELECT stream_name, state, reason FROM information_schema.ins_streams") if reason and state != "PAUSED"}
 
     def _behind(self) -> set[str]:
         found = set(self._paused)
