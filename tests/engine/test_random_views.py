@@ -13,6 +13,7 @@ from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 
 @pytest.mark.parametrize("seed", range(3))
 def test_views_are_their_queries_whatever_happens(seed: int) -> None:
+    """Ten over the same tables, of which some may be refused."""
     outcome = Outcome()
     play(case(seed, 10), outcome)
     assert not outcome.failures

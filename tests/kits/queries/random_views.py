@@ -232,7 +232,7 @@ def by_one_key(draw: Drawing, type: Type, depth: int) -> Query:
 
 def row_views(draw: Drawing) -> View:
     """Rows of one table with a time, one by one, as a stream of tasks takes them: of a super table by its tables."""
-    one = draw.one([table for table in draw.tables if "ts" in table.key])
+    one = draw.one([table for table in draw.tables if table.key in (("ts",), ("«tb»", "ts"))])
     types: list[Type] = draw.some([type for type in ("number", "text", "bool", "real", "time") if one.of(type)], 3)
     items: list[Item] = [("ts", "time"), *_items(draw, one, types)]
     found = Query(f"SELECT {', '.join(f'{item} AS r{n}' for n, (item, _) in enumerate(items))} FROM {one.text}",

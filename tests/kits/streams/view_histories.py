@@ -381,7 +381,8 @@ class Player:
                 if len(self._vgroups) < _VGROUPS_MAX and not self._failing():
                     self._try(f"SPLIT VGROUP {self._vgroups[0]}")
             case "recalculate":
-                self._try(f"RECALCULATE STREAM {what} FROM 0")
+                if what in self._kept:
+                    self._try(f"RECALCULATE STREAM {what} FROM 0")
             case "again":
                 kept = self._kept.get(what)
                 if kept is not None and kept.options is None and self._try(f"DROP MATERIALIZED VIEW {what}"):
