@@ -27,6 +27,7 @@ from penstock.planner.logical.operators import (
     Operator,
     Project,
 )
+from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_compare import Comparer
 from penstock.sql.tree.statements import JoinSource, Select, SelectItem, SubquerySource
 from penstock.sql.types import BOOL, INTEGERS
@@ -134,7 +135,8 @@ def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair])
         for column in (one, other):
             column.merged = column is not kept or join.source.kind == "full"
         if join.source.kind == "full":
-            kept = replace(one, column=f"#u{len(computed)}", qualifier=None, origins=(one, other), merged=False)
+            kept = replace(one, column=f"#u{len(computed)}", qualifier=None, origins=(one, other), merged=False,
+                           type=common_type((one.type, other.type)))
             computed.append((kept, one, other))
         shown.append(kept)
     # In the result they are where the left side has them; those that are merged are there for stars of their tables.

@@ -336,3 +336,12 @@ def test_results_may_be_infinite(made_as: str, query: str) -> None:
         assert sorted(map(repr, bed.rows("SELECT * FROM o"))) == sorted(map(repr, bed.rows(query)))
         if made_as.startswith("STREAM"):
             assert bed.rows("VERIFY STREAM s")[-1][0] == "verified"
+
+
+def test_columns_of_both_sides_that_are_one_hold_the_values_of_both() -> None:
+    """FULL JOIN USING of a narrow and a wide type."""
+    with made() as bed:
+        bed.all("CREATE TABLE a (x SMALLINT PRIMARY KEY)", "CREATE TABLE b (x INT PRIMARY KEY)",
+                "CREATE MATERIALIZED VIEW w AS SELECT x FROM a FULL JOIN b USING (x)", "INSERT INTO a VALUES (1)",
+                "INSERT INTO b VALUES (2147483647)")
+        assert sorted(bed.rows("SELECT x FROM w")) == [(1,), (2147483647,)]
