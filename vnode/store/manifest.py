@@ -48,6 +48,10 @@ class PartInfo:
     updates: TimeRange | None
     columns: tuple[str, ...]
 
+    def may_hold(self, tuid: int, ts: int) -> bool:
+        """Tells whether there may be rows of a child table at a time."""
+        return self.min_ts <= ts <= self.max_ts and self.min_tuid <= tuid <= self.max_tuid
+
 
 def extent_of(part: PartInfo) -> Extent:
     """Returns where rows of a part lie, and which deletes may still hide some of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -139,11 +140,19 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _OpenPart:
+    """An open file, and the extents of its row groups, which are in the order of their keys."""
+
     file: pq.ParquetFile
     min_tuid: U64
     max_tuid: U64
     min_ts: I64
     max_ts: I64
+    tuids: tuple[list[int], list[int]]
+
+    def holding(self, tuid: int) -> range:
+        """Returns the numbers of the row groups that may have rows of a child table."""
+        least, greatest = self.tuids
+        return range(bisect_left(greatest, tuid), bisect_right(least, tuid))
 
 
 class PartReader:
@@ -247,6 +256,13 @@ class PartCache:
             wanted &= low < np.searchsorted(times, opened.max_ts, "right")
         for index in np.flatnonzero(wanted).tolist():
             yield RowGroup(self, path, part, index)
+
+    def row_groups_at(self, path: Path, part: PartInfo, tuid: int, ts: int) -> list[RowGroup]:
+        """Returns the row groups that may hold rows of a child table at a time, as `row_groups` would, but sooner."""
+        with self._lock:
+            opened = self._open(path, part)
+        return [RowGroup(self, path, part, index) for index in opened.holding(tuid)
+                if opened.min_ts[index] <= ts <= opened.max_ts[index]]
 
     def columns(self, path: Path, index: int, names: Sequence[str]) -> list[pa.Array]:
         """Returns decoded columns of a row group. Raises CorruptionError when the file is damaged."""
@@ -360,4 +376,5 @@ def _describe(file: pq.ParquetFile) -> _OpenPart:
     # Parquet statistics hand unsigned values out as signed ones.
     tuids = np.array(tuid, np.int64).view(np.uint64) if tuid else np.zeros((0, 2), np.uint64)
     times = np.array(ts, np.int64) if ts else np.zeros((0, 2), np.int64)
-    return _OpenPart(file, tuids[:, 0], tuids[:, 1], times[:, 0], times[:, 1])
+    least, greatest = tuids[:, 0], tuids[:, 1]
+    return _OpenPart(file, least, greatest, times[:, 0], times[:, 1], (least.tolist(), greatest.tolist()))

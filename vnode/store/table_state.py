@@ -437,8 +437,8 @@ class TableState:
         arguments = tombstones, tuid, ts, self.key_name, second[0] if second else None
         if any(has_row(run, *arguments) for run in (*self.memtable.unpacked_between(ts, ts), *self.sealed)):
             return True
-        return bool(self.parts) and any(
-            has_row(group, *arguments) for group in self._row_groups(cache, np.array([tuid], np.uint64), ts, ts))
+        return any(has_row(group, *arguments) for part in self.parts if part.info.may_hold(tuid, ts)
+                   for group in cache.row_groups_at(part.path, part.info, tuid, ts))
 
     def packed_in_log(self, rows: PackedRows, verdict: PackedVerdict) -> tuple[pa.Schema, Sequence[bytes], RowFormat]:
         """Returns packed rows as the log holds them: their schema there, they themselves, and their format."""
