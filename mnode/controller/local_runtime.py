@@ -47,7 +47,7 @@ class LocalClock:
         self._skipped_s = 0.0
         self._clock = clock
         self.now_ms = clock.now_ms
-        self.processor = clock.processor
+        self.processor, self.processors = clock.processor, clock.processors
         self.wait = clock.wait
 
     def monotonic(self) -> float:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.common.clock import Clock
+from penstock.common.config import LOOPBACK
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.controller.runtime_environment import WorkerLine
 from penstock.tasks.protocol import control
 
 SILENCE_CHECK_S = 0.5
 _CROWD_CHANGE = 0.1
+_FULL = 0.85  # of all processors of a machine
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -34,8 +37,13 @@ class JoinedWorker:
 class WorkerRoster:
     """All workers that are there. `timeout_s`: how long one may be silent."""
 
-    def __init__(self, clock: Clock, mailbox: Mailbox, timeout_s: float) -> None:
+    def __init__(self, clock: Clock, mailbox: Mailbox, timeout_s: float, processors: int) -> None:
+        """`processors`: how many this machine has."""
         self._clock = clock
+        self._processors = processors
+        #: of processors, what this process took lately; and when it was looked at last, and what it had taken by then
+        self._engine_busy = 0.0
+        self._looked_at = clock.monotonic(), clock.processors()
         self._mailbox = mailbox
         self._timeout_s = timeout_s
         self._groups: dict[str, dict[int, JoinedWorker]] = {}
@@ -79,12 +87,26 @@ class WorkerRoster:
             worker.connection.send(message)
 
     def tell_crowd(self, worker: JoinedWorker) -> None:
-        """Tells a worker what the turns of all workers on its machine take, if that has changed by some percent."""
+        """Tells a worker what the turns of all workers on its machine take, if that has changed by some percent.
+
+        The engine counts as one of them where it shares the machine and they leave nothing of it: it has results to
+        write for each turn, and rows wait to be inserted.
+        """
         busy = [other.busy for other in self._machines[worker.machine].values()]
+        if worker.machine == LOOPBACK:
+            self._look_at_engine()
+            if sum(busy) + self._engine_busy >= _FULL * self._processors:
+                busy.append(self._engine_busy)
         crowd = min(sum(busy) / worker.busy, float(len(busy))) if worker.busy > 0 else 1.0
         if abs(crowd - worker.crowd) > _CROWD_CHANGE * worker.crowd:
             worker.crowd = crowd
             worker.connection.send(control.Crowded(crowd))
+
+    def _look_at_engine(self) -> None:
+        now, (at, spent) = self._clock.monotonic(), self._looked_at
+        if now >= at + _LOOK_EVERY_S:
+            self._looked_at = now, self._clock.processors()
+            self._engine_busy = (self._looked_at[1] - spent) / (now - at)
 
     def end(self, group: str) -> None:
         """Closes the connections of a group's workers, and has their processes killed."""

@@ -21,5 +21,7 @@ class HurriedClock:
     def processor(self) -> float:
         return time.process_time() * self._times
 
+    processors = processor
+
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         return event.wait(timeout_s / self._times)
