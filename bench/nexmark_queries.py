@@ -107,7 +107,7 @@ SELECT DISTINCT time_bucket(INTERVAL 10 SECONDS, p.ts) AS start, p.id, p.name FR
     10: Question("log to files, by day and minute",
                  *_daily("ts, auction, bidder, price, extra, {day} AS day, {minute} AS minute", "")),
     11: Question("user sessions",
-                 "SELECT _wstart AS start, bidder, count(*) AS bids, _wend AS end FROM bid PARTITION BY bidder "
+                 "SELECT _wstart AS start, bidder, count(*) AS bids, _wend + 10s AS end FROM bid PARTITION BY bidder "
                  "SESSION(ts, 10s)", """
 SELECT min(ts) AS start, bidder, count(*) AS bids, max(ts) + INTERVAL 10 SECONDS AS "end" FROM (
     SELECT *, sum(CASE WHEN ts - before <= INTERVAL 10 SECONDS THEN 0 ELSE 1 END)

@@ -47,6 +47,7 @@ def test_workers_hear_how_much_those_beside_them_take() -> None:
 
 
 def test_the_engine_counts_where_it_and_its_workers_fill_the_machine() -> None:
+    """For workers of its own machine, and as long as that is so."""
     clock = ManualClock()
     roster = WorkerRoster(clock, None, 10.0, 2)  # type: ignore[arg-type]  # nobody is cut off here
     told: dict[str, list[Crowded]] = {"127.0.0.1": [], "10.0.0.1": []}

@@ -36,6 +36,7 @@ def left(bed: TestBed, condition: str) -> list[tuple[object, ...]] | str:
 
 
 def test_literals_mean_what_the_planner_says(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that go, and what is wrong with constants."""
     found = {condition: left(bed, condition) for condition in CONDITIONS}
     monkeypatch.setattr(deletes, "_point", lambda *arguments: None)
     assert found == {condition: left(bed, condition) for condition in CONDITIONS}
