@@ -50,7 +50,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
                               "what the number of rows and their first and last times answer"),
     "query/query_context.py": ({"_irowts"}, "the pseudo columns that are a time line"),
     "lower/row_marks.py": ({"count"}, "a kind of windows"),
-    "streams/stream_refresh.py": ({"timezone", "_wduration"}, "an option of streams; what tells of the end of a session"),
+    "streams/stream_refresh.py": ({"timezone", "_wduration"}, "an option of streams; how sessions tell of their end"),
     "streams/result_key.py": ({"unnest"}, "what gives a group several rows"),
     "streams/stream_force.py": ({"now", "today", "timetruncate", "_irowts", "last"},
                                 "what the clock says, as expressions of the statement"),
