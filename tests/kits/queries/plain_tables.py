@@ -24,6 +24,8 @@ from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 
 Row = tuple[Any, ...]
 _SHOWN = 5
+#: What queries call columns of their answers, where tables have no such columns: ORDER BY means the former.
+RESULTS = frozenset({"r0", "R0"})
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def plain_design(chance: random.Random, name: str, *, keyed: bool, precision: Pr
     keys = chance.choice([1, 1, 2]) if keyed else 0
     while keyed and known[0].kind is Kind.TIMESTAMP:
         chance.shuffle(known)
-    names = chance.sample(sorted({*NAMES, *(f"{name}{n}" for n in range(9)), *CASES}), len(known))
+    names = chance.sample(sorted({*NAMES, *(f"{name}{n}" for n in range(9)), *CASES} - RESULTS), len(known))
     columns = tuple(Column(written, f"{name}{n}", type)
                     for n, (written, type) in enumerate(zip(names, known, strict=True)))
     return PlainDesign(name, columns, keys, tuple(_values(chance, type, precision) for type in known))

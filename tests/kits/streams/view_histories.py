@@ -21,7 +21,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import TestBed
-from kits.queries.plain_tables import PlainDesign, PlainTable, plain_design
+from kits.queries.plain_tables import RESULTS, PlainDesign, PlainTable, plain_design
 from kits.queries.random_queries import MACROS, NARROW, Question, same, windows
 from kits.queries.random_questions import questions
 from kits.queries.random_views import Drawing, Relation, Type, View, row_views, views
@@ -132,7 +132,8 @@ def case(seed: int, count: int = 30) -> Case:
     """The case of a seed, with so many views."""
     chance = random.Random(seed)
     design = drawn(designs().filter(
-        lambda design: any(column.type.kind in NARROW for column in design.columns)), chance)
+        lambda design: any(column.type.kind in NARROW for column in design.columns)
+        and RESULTS.isdisjoint(each.name for each in (*design.columns, *design.tags))), chance)
     design = replace(design, since=(0,) * len(design.columns))
     plains = tuple(plain_design(chance, name, keyed=name == "k", precision=design.precision) for name in "kn")
     rounds = _rounds(chance, design, plains, count)
