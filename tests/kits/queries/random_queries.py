@@ -23,6 +23,22 @@ NARROW = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.UTINYINT, Kind.USMALLINT, 
 MODERATE = 1_000_000
 
 
+def family_of(kind: Kind) -> Family:
+    """What values of a kind may be compared with."""
+    match kind:
+        case Kind.VARCHAR | Kind.NCHAR:
+            return "text"
+        case Kind.BOOL:
+            return "bool"
+        case Kind.TIMESTAMP:
+            return "time"
+        case Kind.VARBINARY:
+            return "bytes"
+        case Kind.OTHER:
+            return "other"
+    return "number"
+
+
 @dataclass(frozen=True)
 class Term:
     """An expression: Penstock's SQL, DuckDB's, and the kind of its values."""
@@ -33,18 +49,7 @@ class Term:
 
     @property
     def family(self) -> Family:
-        match self.kind:
-            case Kind.VARCHAR | Kind.NCHAR:
-                return "text"
-            case Kind.BOOL:
-                return "bool"
-            case Kind.TIMESTAMP:
-                return "time"
-            case Kind.VARBINARY:
-                return "bytes"
-            case Kind.OTHER:
-                return "other"
-        return "number"
+        return family_of(self.kind)
 
     @property
     def double(self) -> str:

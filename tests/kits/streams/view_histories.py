@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import TestBed
 from kits.queries.plain_tables import RESULTS, PlainDesign, PlainTable, plain_design
-from kits.queries.random_queries import MACROS, NARROW, Question, same, windows
+from kits.queries.random_queries import MACROS, NARROW, Question, family_of, same, windows
 from kits.queries.random_questions import questions
 from kits.queries.random_views import Drawing, Relation, Type, View, row_views, views
 from kits.queries.targets import rows_of
@@ -183,20 +183,12 @@ def _readable(kept: Kept) -> Relation | None:
 
 
 def _type(type: DataType) -> Type:
-    match type.kind:
-        case kind if kind in NARROW:
-            return "number"
-        case Kind.BIGINT | Kind.UBIGINT:
-            return "wide"
-        case Kind.VARCHAR | Kind.NCHAR:
-            return "text"
-        case Kind.BOOL:
-            return "bool"
-        case Kind.TIMESTAMP:
-            return "time"
-        case Kind.VARBINARY:
-            return "bytes"
-    return "real"
+    if type.kind in NARROW:
+        return "number"
+    if type.kind in (Kind.BIGINT, Kind.UBIGINT):
+        return "wide"
+    family = family_of(type.kind)
+    return "real" if family == "number" or family == "other" else family
 
 
 def _super(design: Design) -> Relation:
