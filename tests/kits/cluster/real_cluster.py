@@ -87,9 +87,8 @@ class RealCluster:
         return None
 
     def wait_active(self, *but: int) -> RealNode:
-        wait_until(lambda: self.active(*but) is not None, PATIENCE_S, "no node takes rows")
-        found = self.active(*but)
-        return self.wait_active(*but) if found is None else found
+        active: RealNode = wait_until(lambda: self.active(*but), PATIENCE_S, "no node takes rows")
+        return active
 
     def wait_whole(self, *but: int, members: int = 2) -> None:
         """Waits until the synchronous set is complete and all nodes have all that is written."""
@@ -99,9 +98,18 @@ class RealCluster:
 
         wait_until(whole, PATIENCE_S, "the nodes aren't level")
 
-    def write(self, node: RealNode, first: int, end: int) -> list[int]:
-        """Returns which rows were acknowledged."""
-        return list(node.ask(f"write {first} {end}")["written"])
+    def write(self, first: int, end: int, *but: int) -> RealNode:
+        """Writes rows until a node that isn't one of those has acknowledged them all, and returns it.
+
+        Who has just become active, or loses its lease because the machine stood still, refuses them for a moment.
+        """
+        def written() -> RealNode | None:
+            active = self.active(*but)
+            refused = active is None or len(active.ask(f"write {first} {end}")["written"]) < end - first
+            return None if refused else active
+
+        node: RealNode = wait_until(written, PATIENCE_S, "no node takes the rows")
+        return node
 
     def lose_disk(self, node: RealNode) -> None:
         node.kill()
