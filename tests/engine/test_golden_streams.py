@@ -42,7 +42,7 @@ CONFIG = TEST_CONFIG | {"timezone": "Europe/Berlin", "streamsPerWorker": 18, "re
 KILLS = times(2, 4)
 #: With how many vgroups the streams run straight; with two they run while they are killed, by day only so.
 VGROUPS = [3, 2]
-PATIENCE_S = 300.0  # 70 streams start and take checkpoints, beside whatever else the machine does
+PATIENCE_S = 900.0  # 70 streams start and take checkpoints, beside whatever else the machine does
 _GROUP_NUMBER = re.compile(r"_\d+$")
 Rows = list[list[str]]
 

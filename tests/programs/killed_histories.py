@@ -29,7 +29,7 @@ from kits.engines.statement_engine import StatementEngine
 from kits.engines.verdicts import verify_at_rest
 
 T0 = 1_700_000_000_000
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 RIGHT = "IGNORE EXPIRED 0 IGNORE UPDATE 0"
 
 

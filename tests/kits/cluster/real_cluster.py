@@ -16,7 +16,7 @@ from kits.basics.external_servers import ZooKeeper, free_port
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class RealNode:

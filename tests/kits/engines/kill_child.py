@@ -40,7 +40,7 @@ STREAMS = {
         "SELECT dest, 0, flights, arrived, miles FROM nyc.flights_to",
         "SELECT dest, 0, count(*), count(arr_delay), sum(distance) FROM nyc.flights GROUP BY dest", True),
 }
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from penstock.mnode.engine import Engine
 from penstock.shell.api.arrow_values import column_values
 
 CONFIG = {"timezone": "UTC", "heartbeatInterval": "20ms", "idleTimeout": "1h", "streamBufferSize": "1MiB"}
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Threaded:

@@ -128,7 +128,7 @@ def test_only_what_may_have_to_wait_is_left_to_the_links_thread(
         for item in items:
             channel.send(item)
             assert channel.receive(1) == [item]
-            wait_until(lambda: channel.link.resting)
+            wait_until(lambda: channel.output.is_empty() and channel.link.resting)
     assert senders == [False, True, False, True]
 
 

@@ -29,7 +29,7 @@ from kits.engines.statement_engine import StatementEngine
 import penstock
 from penstock.tasks.worker.code_archive import code_archive
 
-VNODES, PATIENCE_S = 4, 180.0
+VNODES, PATIENCE_S = 4, 300.0
 WINDOWS = "count(*) n, sum(v) total, max(v) top FROM d.meters PARTITION BY g INTERVAL(1s)"
 BATCH, RESULT = f"SELECT _wstart, g, {WINDOWS}", "SELECT ts, g, n, total, top FROM d.o"
 T0 = 1_700_000_000_000

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
 
 
 def test_executors_come_and_go_with_what_they_host(tmp_path: Path) -> None:
