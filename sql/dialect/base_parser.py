@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TypeVar, cast
 
@@ -49,6 +50,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self.word = ""
         self.joins = 0
         self.nests = False
+        self._calculates = False
         self._depth = 0
         self._operands = 0
         self._tried: list[str] = []
@@ -231,6 +233,24 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         meta["end"] = self._prev.end + 1
         return node
 
+    # --- what a trigger gives ---
+
+    @contextmanager
+    def calculating(self) -> Iterator[None]:
+        """Lets `%%trows` and the like stand for what a trigger gives."""
+        self._calculates = True
+        yield
+        self._calculates = False
+
+    def trigger_word(self) -> str | None:
+        """Steps over `%%` and a word or number behind it, if that comes next, and returns these in lower case."""
+        if self.word != "%" or self.peek() != "%":
+            return None
+        if not self._calculates:
+            raise self.fail("%% is for queries of streams with a trigger of their own")
+        self._advance(2)
+        return str(self.advance().text).lower()
+
     # --- names and literals ---
 
     def at_name(self) -> bool:
@@ -266,6 +286,10 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         if self.take("."):
             return Name(self.name(what), first, offset)
         return Name(first, None, offset)
+
+    def stream_name(self) -> str:
+        """Takes the name of a stream; the database that may stand before it tells no streams apart."""
+        return self.object_name("a stream name").name
 
     def column_names(self) -> tuple[str, ...]:
         """Takes `(name, ...)`: names of columns, each once."""

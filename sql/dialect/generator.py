@@ -70,6 +70,8 @@ def _given(words: str, value: object) -> str:
 
 
 def _name(_: Generator, name: st.Name) -> str:
+    if name.database == st.TRIGGER:
+        return st.TRIGGER + name.name
     return ".".join(identifier(part) for part in (name.database, name.name) if part is not None)
 
 
@@ -448,16 +450,74 @@ def _notify(_: Generator, notify: st.Notify) -> str:
 
 
 def _create_stream(to: Generator, statement: st.CreateStream) -> str:
-    return _stream_of(to, statement, to.sql(statement.query))
+    query = statement.query if statement.calculation is None else statement.calculation.query
+    return _stream_of(to, statement, "" if query is None else to.sql(query))
 
 
 def _stream_of(to: Generator, statement: st.CreateStream, query: str) -> str:
     if statement.materialized and statement.options == st.OF_VIEWS:
         return _words("CREATE MATERIALIZED VIEW", _if_not_exists(statement), to.sql(statement.target), "AS", query)
+    if statement.calculation is not None:
+        return _triggered_stream(to, statement, statement.calculation, query)
     return _words(
         "CREATE OR REPLACE STREAM" if statement.or_replace else "CREATE STREAM", _if_not_exists(statement),
         identifier(statement.name), to.sql(statement.options), "INTO", to.sql(statement.target), "AS", query,
         to.sql(statement.notify))
+
+
+def _triggered_stream(to: Generator, statement: st.CreateStream, does: st.Calculation, query: str) -> str:
+    """Prints CREATE STREAM with a trigger of its own; `query` is what it computes, or empty."""
+    trigger, target, notify = statement.select, statement.target, statement.notify
+    told = "" if notify is None else _words(
+        f"NOTIFY{_listed(map(quote_string, notify.urls))}", f"ON ({' | '.join(e.upper() for e in notify.events)})",
+        _where(to, does.where), _options_of_notify(notify))
+    into = ""
+    if target.name.name:
+        tags = None if target.tag_definitions is None or target.tag_values is None else "TAGS " + _listed(
+            f"{to.sql(tag)} AS {to.sql(value)}"
+            for tag, value in zip(target.tag_definitions, target.tag_values, strict=True))
+        subtable = None if target.subtable is None else f"OUTPUT_SUBTABLE({to.sql(target.subtable)})"
+        into = _words(
+            "INTO", to.sql(target.name), subtable, None if target.columns is None else _listed(
+                identifier(name) + " COMPOSITE KEY" * key for name, key in target.columns), tags)
+    return _words(
+        "CREATE OR REPLACE STREAM" if statement.or_replace else "CREATE STREAM", _if_not_exists(statement),
+        ".".join(identifier(part) for part in (does.database, statement.name) if part is not None),
+        _trigger(to, trigger, does), "" if trigger.source is None else f"FROM {to.sql(trigger.source)}",
+        f"PARTITION BY {_sqls(to, trigger.partition_by)}" if trigger.partition_by else "",
+        _options_of_trigger(to, statement, does), told, into, f"AS {query}" if query else "")
+
+
+def _trigger(to: Generator, trigger: st.Select, does: st.Calculation) -> str:
+    if does.period is not None:
+        return f"PERIOD({does.period}{_given(',', does.offset)})"
+    window = trigger.window
+    if does.slides and isinstance(window, st.IntervalWindow):
+        return f"SLIDING({window.interval}{_given(',', window.offset)})"
+    return str(to.sql(window))
+
+
+def _options_of_trigger(to: Generator, statement: st.CreateStream, does: st.Calculation) -> str:
+    options, trigger = statement.options, statement.select
+    history = "" if does.history_from is None else f"({to.sql(does.history_from)})"
+    given = (
+        None if options.watermark is None else f"WATERMARK({options.watermark})",
+        None if does.expired is None else f"EXPIRED_TIME({does.expired})",
+        "IGNORE_DISORDER" if options.ignore_expired else None,
+        f"FILL_HISTORY{history}" if options.fill_history else None,
+        "CALC_NOTIFY_ONLY" if does.notify_only else None, "FORCE_OUTPUT" if does.force_output else None,
+        None if trigger.where is None else f"PRE_FILTER({to.sql(trigger.where)})",
+        None if options.max_delay is None else f"MAX_DELAY({options.max_delay})",
+        None if does.events == ("window_close",) else f"EVENT_TYPE({'|'.join(e.upper() for e in does.events)})",
+        "IGNORE_NODATA_TRIGGER" if does.ignore_nodata else None, *(flag.upper() for flag in does.flags))
+    texts = [text for text in given if text is not None]
+    return f"STREAM_OPTIONS({' | '.join(texts)})" if texts else ""
+
+
+def _options_of_notify(notify: st.Notify) -> str:
+    given = [word for word, is_given in (("NOTIFY_HISTORY", notify.history),
+                                         ("ON_FAILURE_PAUSE", notify.on_failure == "pause")) if is_given]
+    return f"NOTIFY_OPTIONS({' | '.join(given)})" if given else ""
 
 
 def _alter_stream(to: Generator, statement: st.AlterStream) -> str:
@@ -681,7 +741,8 @@ def print_sql(node: exp.Expression) -> str:
 
 def print_stream(statement: st.CreateStream) -> str:
     """Returns CREATE STREAM as text with the query as it was typed: its words are what unnamed columns are called."""
-    return _stream_of(StatementGenerator(), statement, statement.query.source_text)
+    query = statement.query if statement.calculation is None else statement.calculation.query
+    return _stream_of(StatementGenerator(), statement, "" if query is None else query.source_text)
 
 
 def print_view(statement: st.CreateView) -> str:

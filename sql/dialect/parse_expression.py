@@ -24,7 +24,7 @@ from penstock.sql.tree.expression_nodes import (
     Trim,
     TrimMode,
 )
-from penstock.sql.tree.statements import Duration, Unit
+from penstock.sql.tree.statements import TRIGGER, Duration, Unit
 
 MAX_CHAIN = 500
 MAX_DEPTH = 600
@@ -222,6 +222,11 @@ class ExpressionParser(PredicateParser):
             return self.parse_over(self.mark(self._parse_function(), start), start)
         if self.at_word:
             return self._parse_column()
+        given = self.trigger_word()
+        if given is not None:
+            if given != "tbname" and not given.isdecimal():
+                raise self.fail("%%tbname, or %% and the number of a column of PARTITION BY, is expected", token)
+            return self.mark(exp.Column(this=exp.Identifier(this=TRIGGER + given, quoted=False)), start)
         raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")
 
     def _parse_parentheses(self) -> exp.Expression:

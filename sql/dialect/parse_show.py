@@ -129,7 +129,7 @@ def _parse_show_create(parser: QueryParser) -> Statement:
         return Show(what, database)
     if word == "STREAM":
         offset = parser.token.start
-        return Show(what, table=Name(parser.name("a stream name"), None, offset))
+        return Show(what, table=Name(parser.stream_name(), None, offset))
     name = parser.object_name(f"a {'view' if word == 'VIEW' else 'table'} name")
     return Show(what, name.database, name)
 
@@ -138,7 +138,7 @@ def _parse_of_stream(parser: QueryParser, what: str) -> Statement:
     stream: Name | None = None
     if parser.take("FOR"):
         offset = parser.token.start
-        stream = Name(parser.name("a stream name"), None, offset)
+        stream = Name(parser.stream_name(), None, offset)
     return Show(what.lower(), table=stream, like=_parse_like(parser))
 
 

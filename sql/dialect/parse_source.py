@@ -9,11 +9,13 @@ from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.parse_clauses import ClauseParser
 from penstock.sql.tree.statements import (
+    TRIGGER,
     ExternalSource,
     FunctionSource,
     JoinKind,
     JoinSource,
     JoinVariant,
+    Name,
     Query,
     Select,
     SelectItem,
@@ -78,6 +80,11 @@ class SourceParser(ClauseParser):
             call = self.mark(self._parse_function(), start)
             alias = self.parse_alias()
             return FunctionSource(call, alias, self.parse_column_names() if alias is not None else ())
+        start, given = self.token, self.trigger_word()
+        if given is not None:
+            if given not in ("trows", "tbname"):
+                raise self.fail("%%trows or %%tbname is expected", start)
+            return TableSource(Name(given, TRIGGER, start.start), self.parse_alias())
         name = self.object_name("a table name")
         cuts = None
         if self.take("BETWEEN", "CUT"):

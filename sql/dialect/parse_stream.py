@@ -11,6 +11,7 @@ from sqlglot.tokens import Token, TokenType
 from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.dialect.parse_ddl import parse_column_definition
 from penstock.sql.dialect.parse_query import QueryParser
+from penstock.sql.dialect.parse_trigger import at_trigger, parse_triggered_stream
 from penstock.sql.tree.statements import (
     OF_VIEWS,
     AlterStream,
@@ -270,11 +271,17 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
     if or_replace and parser.at("IF"):
         raise parser.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = parser.take_if_not_exists()
-    name = parser.name("a stream name")
+    name = parser.object_name("a stream name")
+    if at_trigger(parser):
+        return parse_triggered_stream(parser, name.name, start, database=name.database, if_not_exists=if_not_exists,
+                                      or_replace=or_replace)
+    if name.database is not None:
+        raise parser.fail("a stream option or INTO is expected",
+                          hint="only streams with a trigger of their own name a database")
     reader = _OptionReader(parser)
     options = reader.read()
     if not parser.at("INTO"):
-        raise parser.fail("a stream option or INTO is expected")
+        raise parser.fail("a stream option, a trigger or INTO is expected")
     parser.advance()
     target = _parse_target(parser)
     parser.expect("AS")
@@ -285,7 +292,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
     if query.into_file is not None:
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None
-    return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify,
+    return CreateStream(name.name, options, target, query, if_not_exists, parser.source(start), or_replace, notify,
                         start, option_offsets=dict(sorted(reader.offsets.items())) or None)
 
 
@@ -413,13 +420,13 @@ def _parse_target_tags(parser: QueryParser) -> tuple[tuple[ColumnDefinition, ...
 def parse_drop_stream(parser: QueryParser) -> Statement:
     """Parses what follows DROP STREAM."""
     if_exists = parser.take_if_exists()
-    return DropStream(parser.name("a stream name"), if_exists)
+    return DropStream(parser.stream_name(), if_exists)
 
 
 def parse_alter_stream(parser: QueryParser) -> Statement:
     """Parses what follows ALTER STREAM."""
     if_exists = parser.take_if_exists()
-    name = parser.name("a stream name")
+    name = parser.stream_name()
     parser.expect("SET")
     options = _OptionReader(parser).read()
     if options == StreamOptions():
@@ -430,21 +437,23 @@ def parse_alter_stream(parser: QueryParser) -> Statement:
 def parse_checkpoint_stream(parser: QueryParser) -> Statement:
     """Parses what follows CHECKPOINT STREAM."""
     if_exists = parser.take_if_exists()
-    return CheckpointStream(parser.name("a stream name"), if_exists)
+    return CheckpointStream(parser.stream_name(), if_exists)
 
 
 def parse_stop_stream(parser: QueryParser) -> Statement:
     """Parses what follows STOP STREAM."""
     if_exists = parser.take_if_exists()
-    name = parser.name("a stream name")
+    name = parser.stream_name()
     return StopStream(name, if_exists, _savepoint(parser) if parser.take("WITH", "SAVEPOINT") else None)
 
 
 def parse_start_stream(parser: QueryParser) -> Statement:
     """Parses what follows START STREAM."""
     if_exists = parser.take_if_exists()
-    name = parser.name("a stream name")
-    return StartStream(name, if_exists, _savepoint(parser) if parser.take("FROM", "SAVEPOINT") else None)
+    ignore_untreated = parser.take("IGNORE", "UNTREATED")
+    name = parser.stream_name()
+    savepoint = _savepoint(parser) if parser.take("FROM", "SAVEPOINT") else None
+    return StartStream(name, if_exists, savepoint, ignore_untreated)
 
 
 def parse_drop_savepoint(parser: QueryParser) -> Statement:
@@ -452,7 +461,7 @@ def parse_drop_savepoint(parser: QueryParser) -> Statement:
     if_exists = parser.take_if_exists()
     savepoint = _savepoint(parser)
     parser.expect("FOR")
-    return DropSavepoint(savepoint, parser.name("a stream name"), if_exists)
+    return DropSavepoint(savepoint, parser.stream_name(), if_exists)
 
 
 def _savepoint(parser: QueryParser) -> str:
@@ -465,7 +474,7 @@ def _savepoint(parser: QueryParser) -> str:
 
 def parse_analyze_stream(parser: QueryParser) -> Statement:
     """Parses what follows EXPLAIN ANALYZE STREAM."""
-    name = parser.name("a stream name")
+    name = parser.stream_name()
     if not parser.take("FOR"):
         return AnalyzeStream(name)
     token = parser.token
@@ -481,7 +490,7 @@ def parse_pause(parser: QueryParser) -> Statement:
     if_exists = parser.take_if_exists()
     if ingest:
         return PauseIngest(parser.name("the name of an ingest"), if_exists)
-    return PauseStream(parser.name("a stream name"), if_exists)
+    return PauseStream(parser.stream_name(), if_exists)
 
 
 def parse_resume(parser: QueryParser) -> Statement:
@@ -491,7 +500,7 @@ def parse_resume(parser: QueryParser) -> Statement:
     if ingest:
         return ResumeIngest(parser.name("the name of an ingest"), if_exists)
     ignore_untreated = parser.take("IGNORE", "UNTREATED")
-    return ResumeStream(parser.name("a stream name"), if_exists, ignore_untreated)
+    return ResumeStream(parser.stream_name(), if_exists, ignore_untreated)
 
 
 def _expect_stream_or_ingest(parser: QueryParser) -> bool:
@@ -505,7 +514,7 @@ def _expect_stream_or_ingest(parser: QueryParser) -> bool:
 def parse_recalculate(parser: QueryParser) -> Statement:
     """Parses what follows RECALCULATE STREAM."""
     if_exists = parser.take_if_exists()
-    name = parser.name("a stream name")
+    name = parser.stream_name()
     parser.expect("FROM")
     first = parser.parse_expression()
     last = parser.parse_expression() if parser.take("TO") else None
@@ -514,7 +523,7 @@ def parse_recalculate(parser: QueryParser) -> Statement:
 
 def parse_verify(parser: QueryParser) -> Statement:
     """Parses what follows VERIFY STREAM."""
-    name = parser.name("a stream name")
+    name = parser.stream_name()
     first = parser.parse_expression() if parser.take("FROM") else None
     last = parser.parse_expression() if first is not None and parser.take("TO") else None
     sample = parser.integer("the number of windows that SAMPLE draws", minimum=1, maximum=SAMPLE_MAX,

@@ -53,16 +53,25 @@ class WindowParser(ExpressionParser):
             expression = self.parse_expression()
             self.expect(")")
             return StateWindow(expression, self._parse_true_for())
-        if self.take("EVENT_WINDOW"):
-            self.expect("START", "WITH")
-            start = self.parse_expression()
-            self.expect("END", "WITH")
-            return EventWindow(start, self.parse_expression(), self._parse_true_for())
+        if self.at("EVENT_WINDOW"):
+            return self.parse_event_window()
         if self.take("COUNT_WINDOW"):
             return self._parse_count_window()
         if self.at("ANOMALY_WINDOW"):
             raise NotSupportedError("ANOMALY_WINDOW is not supported", position=self.place(self.token))
         return None
+
+    def parse_event_window(self) -> EventWindow:
+        """Parses EVENT_WINDOW START WITH ... END WITH ..., which may stand in parentheses."""
+        self.expect("EVENT_WINDOW")
+        wrapped = self.at("(", "START", "WITH") and self.take("(")
+        self.expect("START", "WITH")
+        start = self.parse_expression()
+        self.expect("END", "WITH")
+        end = self.parse_expression()
+        if wrapped:
+            self.expect(")")
+        return EventWindow(start, end, self._parse_true_for())
 
     def _parse_interval(self) -> IntervalWindow:
         self.expect("(")

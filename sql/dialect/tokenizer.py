@@ -39,7 +39,7 @@ KEYWORDS: dict[str, TokenType] = {
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
 NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
     "ANOMALY_WINDOW", "ANTI", "ASOF", "CROSS", "EXCEPT", "FETCH", "FILE", "INTERSECT", "NATURAL", "NOTIFY",
-    "OFFSET", "POSITIONAL", "QUALIFY", "RANGE", "SEMI", "TRUE_FOR", "WINDOW",
+    "OFFSET", "OUTPUT_SUBTABLE", "POSITIONAL", "QUALIFY", "RANGE", "SEMI", "STREAM_OPTIONS", "TRUE_FOR", "WINDOW",
 })
 
 OPERATORS: dict[str, TokenType] = {

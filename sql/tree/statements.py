@@ -54,6 +54,11 @@ class Statement(Node):
     """Base of all statements."""
 
 
+TRIGGER = "%%"
+"""Begins what stands for something that a trigger gives: columns %%tbname and %%1, and tables %%trows and %%tbname,
+whose names have it in the place of a database."""
+
+
 class Name(Node):
     """A possibly database-qualified object name, as written; `offset` is where it starts in the text."""
 
@@ -619,7 +624,8 @@ class StreamTarget(Node):
     """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)], or INTO CONNECTION name (...).
 
     `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
-    `external`: `name` is a connection's, and results go where it leads to.
+    `external`: `name` is a connection's, and results go where it leads to. `tag_values`: what the tags of
+    `tag_definitions` are, where PARTITION BY doesn't say that by their names.
     """
 
     name: Name
@@ -628,6 +634,7 @@ class StreamTarget(Node):
     tag_names: tuple[str, ...] | None = None
     subtable: exp.Expression | None = None
     external: ExternalTargetOptions | None = None
+    tag_values: tuple[exp.Expression, ...] | None = None
 
 
 NotifyEvent = Literal["window_open", "window_close"]
@@ -643,11 +650,34 @@ class Notify(Node):
     on_failure: NotifyFailure = "pause"
 
 
+class Calculation(Node):
+    """What a stream computes whenever its trigger fires, apart from that: CREATE STREAM name trigger ... AS query.
+
+    `query`: what is computed; None: nothing, notifications alone tell of the trigger. `database`: that of the stream,
+    where unqualified names lead. `period`, `offset`: PERIOD, by the clock. `slides`: SLIDING without INTERVAL.
+    `expired`: windows older than their group's newest by more aren't computed again. `where`: which results are told.
+    """
+
+    query: Query | None = None
+    database: str | None = None
+    period: Duration | None = None
+    offset: Duration | None = None
+    slides: bool = False
+    expired: Duration | None = None
+    history_from: exp.Expression | None = None
+    events: tuple[NotifyEvent, ...] = ("window_close",)
+    notify_only: bool = False
+    force_output: bool = False
+    ignore_nodata: bool = False
+    flags: tuple[str, ...] = ()
+    where: exp.Expression | None = None
+
+
 class CreateStream(Statement):
     """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
 
     `materialized`: CREATE MATERIALIZED VIEW. `option_offsets`: where options start in the text that was parsed, by the
-    fields of `options`.
+    fields of `options`. With a `calculation`, `query` says when that is done: its rows are the windows of the trigger.
     """
 
     name: str
@@ -660,6 +690,7 @@ class CreateStream(Statement):
     notify: Notify | None = None
     source_start: int = in_meta(default=0)
     materialized: bool = False
+    calculation: Calculation | None = None
     option_offsets: Mapping[str, int] | None = in_meta(default=None)
 
     @property
@@ -691,11 +722,12 @@ class StopStream(Statement):
 
 
 class StartStream(Statement):
-    """START STREAM name [FROM SAVEPOINT 'savepoint']."""
+    """START STREAM [IGNORE UNTREATED] name [FROM SAVEPOINT 'savepoint']."""
 
     name: str
     if_exists: bool = False
     savepoint: str | None = None
+    ignore_untreated: bool = False
 
 
 class DropSavepoint(Statement):
