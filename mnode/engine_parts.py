@@ -47,6 +47,7 @@ from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import TableRows
 from penstock.mnode.show.user_rows import UserRows
 from penstock.mnode.streams.audit_incidents import Incidents
+from penstock.mnode.streams.calculations import Calculations
 from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.emitted_answers import EmittedAnswers
 from penstock.mnode.streams.ingest_statements import Ingests
@@ -164,6 +165,10 @@ class EngineParts:
             of.writing).answer
         self.results.answer = EmittedAnswers(
             self.services, self.streams.known, self.streams.planning, self.queries.run_planned, of.activity).answer
+        self.calculations = Calculations(
+            self.services, self.streams.known, self.streams.planning, self.queries, of.activity, of.writing,
+            self.children)
+        self.results.take_fired, self.results.fire = self.calculations.take, self.calculations.fire
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:
@@ -177,6 +182,7 @@ class EngineParts:
         self.tables = TableStatements(
             of.catalog, of.storage, self.children, of.clock, schema_changed=changed,
             children_changed=self.views.children_changed)
+        self.streams.removal.drop_table = self.tables.discard_table
         self.alterations = TableAlterations(
             of.catalog, of.storage, schema_changed=changed, children_changed=self.views.children_changed)
         self.view_statements = ViewStatements(of.catalog, of.clock)
@@ -210,7 +216,7 @@ class EngineParts:
             undo.callback(member.close)  # behind the streams, whose last checkpoints need an active node
         if threaded:
             undo.callback(self.catalog_keeper.close)
-        for part in (self.queries, self.views, self.results, self.inserts, self.states):
+        for part in (self.queries, self.views, self.results, self.inserts, self.states, self.calculations):
             undo.callback(part.close)
         undo.callback(stop_service)
         for ending in (self.replacements, self.streams, self.splitting, self.audit):

@@ -29,7 +29,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
-from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 
@@ -90,7 +90,7 @@ class WorkerSide:
         """Returns what a worker asks the dnode for."""
         match request:
             case (RowsRequest() | SpanRequest() | TableRequest() | NamesRequest() | RefreshRequest()
-                  | AnswerRequest()):
+                  | AnswerRequest() | FireRequest()):
                 return self._parts.results.read(request)
             case EndRequest() | SegmentsRequest() | BytesRequest():
                 return self._parts.logs.answer(request)

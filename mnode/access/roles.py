@@ -18,8 +18,10 @@ from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import VIEWS_MAX, Table, View, too_many_views
 from penstock.sql.tree.read_tables import queries_in, tables_of
 from penstock.sql.tree.statements import (
+    TRIGGER,
     AlterUser,
     AnalyzeStream,
+    Calculation,
     CreateIngest,
     CreateStream,
     CreateTableAs,
@@ -181,6 +183,10 @@ def queries_of(statement: Statement) -> Iterator[Query]:
             yield from queries_of(statement.statement)
         case Insert():
             yield from (target.query for target in statement.targets if target.query is not None)
+        case CreateStream(calculation=Calculation(query=calculated)):
+            yield statement.query
+            if calculated is not None:
+                yield calculated
         case CreateView() | CreateTableAs() | CreateStream():
             yield statement.query
         case Delete() | ReplayDlq() if statement.where is not None:
@@ -278,6 +284,8 @@ class _Finder:
             if isinstance(source, ExternalSource):
                 yield Need(GrantObject("connection", source.connection.name), "read")
                 continue
+            if source.name.database == TRIGGER:
+                continue  # the table of a stream's trigger
             yield from self.of_table(source.name, "read")
             view = self.catalog.view(source.name.database or self.database or "", source.name.name)
             if view is not None:
@@ -310,7 +318,8 @@ class _Finder:
             case Select() | SetOperation() | ValuesQuery():
                 yield from self.of_query(statement)
             case CreateStream():
-                yield from self.of_query(statement.query)
+                for query in queries_of(statement):
+                    yield from self.of_query(query)
                 if statement.target.external is None:
                     yield from self.of_table(statement.target.name, "read")
                 else:

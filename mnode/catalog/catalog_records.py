@@ -146,8 +146,8 @@ class StreamRecord:
 
     @property
     def source_uid(self) -> int:
-        """The table that the stream reads, or that of a join's left side."""
-        return self.uses.reading[0].uid
+        """The table that the stream reads, or that of a join's left side; 0 if it reads none."""
+        return self.uses.reading[0].uid if self.uses.reading else 0
 
     def reads(self, table: Table) -> bool:
         """Whether it reads rows of this table, and couldn't go on without it."""

@@ -9,7 +9,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
-from penstock.planner.task_plans.stream_plan import IsolationClass, StreamPlan
+from penstock.planner.task_plans.stream_plan import IsolationClass, PeriodPlan, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_graph import TaskGraph
@@ -87,7 +87,8 @@ class RunningStream:
 
     def followed_by(self, task: TaskId) -> tuple[int, int] | None:
         """Returns the vnode whose log a source task follows, and the uid of the table; None for other tasks."""
-        if isinstance(self.plan, IngestPlan) or task.operator != "source":
+        if isinstance(self.plan, IngestPlan) or task.operator != "source" or isinstance(
+                self.plan.computation, PeriodPlan):
             return None
         source = self.plan.sources[self.graph.read_by(task.index)]
         return self.graph.source_vgroup_ids[task.index], source.storage_uid

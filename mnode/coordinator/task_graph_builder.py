@@ -9,6 +9,7 @@ from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import (
     ForcePlan,
     JoinPlan,
+    PeriodPlan,
     RefreshPlan,
     RowsPlan,
     RowWindow,
@@ -36,6 +37,9 @@ def task_graph(
             tasks, exchanges = _chains([_level("source", vgroup_ids, "rows"), _level("sink", vgroup_ids, "results")])
         case ForcePlan():
             tasks, exchanges = _chains([_level("source", vgroup_ids, "clock"), _level("sink", vgroup_ids, "results")])
+        case PeriodPlan():
+            home = vgroup_ids[:1]
+            tasks, exchanges = _chains([_level("source", home, "periods"), _level("sink", home, "results")])
         case WindowsPlan(windows=windows):
             work: Work = "row windows" if isinstance(windows, RowWindow) else "windows"
             tasks, exchanges = _windows(plan, work, vgroup_ids)

@@ -12,11 +12,13 @@ from penstock.planner.streams.ingest_plan import CHANGES, IngestPlan
 from penstock.planner.task_plans.external_rows import external_columns, key_names
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
+    CalculationPlan,
     FillPlan,
     ForcePlan,
     IsolationClass,
     JoinPlan,
     NotifyPlan,
+    PeriodPlan,
     RefreshPlan,
     RowsPlan,
     StreamPlan,
@@ -45,6 +47,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     """
     lines = [*render_tree(plan.tree), *explain_tasks(plan, graph)]
     lines += _computation(plan)
+    if plan.calculation is not None:
+        lines += _calculated(plan, plan.calculation)
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
     if not isinstance(plan.computation, RefreshPlan) and not plan.keeps_groups:
         lines.append(f"Time of each vnode: {_time(plan)}")
@@ -69,6 +73,16 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     if plan.sink.children_sql and not plan.sink.keyed:
         lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
+
+
+def _calculated(plan: StreamPlan, calculation: CalculationPlan) -> list[str]:
+    """Returns what is computed apart from the trigger."""
+    columns = ", ".join(f"{column.name} {column.type.sql()}" for column in calculation.columns)
+    where = f", into {plan.sink.text}" if plan.sink.table else ", which is told and not kept"
+    what = f"the engine computes the query by DuckDB, which gives {columns}{where}" if columns else "that is told"
+    return [f"Whenever it fires, at {' and '.join(calculation.events).replace('_', ' ')}, {what}",
+            f"Few windows are computed one by one, many by one query; each is a row of {plan.sink.database}."
+            f"{calculation.table}"]
 
 
 def explain_tasks(plan: StreamPlan, graph: TaskGraph) -> list[str]:
@@ -105,6 +119,9 @@ def _computation(plan: StreamPlan) -> list[str]:
             return _join(plan, join)
         case ForcePlan(fill=fill):
             return [*_source(plan), *_fill(fill)]
+        case PeriodPlan(schedule=schedule):
+            return [f"The clock fires it every {duration_text(schedule.period_ms, 1000)}, in time zone "
+                    f"{schedule.time_zone}; of times that have passed while it didn't run, once"]
         case RefreshPlan(groups=groups) if groups:
             return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
                     "tables have changed"]
@@ -231,7 +248,7 @@ def _state(plan: StreamPlan) -> list[str]:
     match plan.computation:
         case RefreshPlan() if plan.sink.by_key:
             return ["State: the rows that were sent, as many as the answer has; in memory and on disk"]
-        case RowsPlan() | ForcePlan() | RefreshPlan():
+        case RowsPlan() | ForcePlan() | RefreshPlan() | PeriodPlan():
             return ["State: bounded, nothing is kept of rows"]
         case WindowsPlan():
             return [f"State: {_window_state(plan)}"]
@@ -293,6 +310,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "source" if edge.node.work == "changes":
             source = plan.sources[edge.node.reads]
             return f"WAL of {source.database}.{source.table}, whether it has changed"
+        case "source" if edge.node.work == "periods":
+            return "the clock"
         case "source":
             work = "partial aggregates" if edge.downstream[0].operator == "agg" else "filter and projection"
             if plan.source.lookup is not None:
@@ -309,6 +328,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
             return f"has the query computed by the engine, and emits what differs into {plan.sink.text}"
         case "sink" if edge.node.work == "refresh":
             return f"has the query computed by the engine, and {plan.sink.text} made the same"
+        case "sink" if plan.calculation is not None:
+            return f"has the engine compute what windows are for, into {plan.sink.text}"
         case "sink":
             return f"{'emits' if plan.sink.external is not None else 'upserts'} into {plan.sink.text}"
         case "ingest":

@@ -9,6 +9,7 @@ from penstock.planner.task_plans.stream_plan import (
     FillPlan,
     ForcePlan,
     JoinPlan,
+    PeriodPlan,
     RefreshPlan,
     RowsPlan,
     SourcePlan,
@@ -36,6 +37,8 @@ def explain_sql(plan: StreamPlan) -> list[str]:
             if keep_sql is not None:
                 lines.append(f"source, rows that later windows look back at: {keep_sql}")
             lines += _fill(fill)
+        case PeriodPlan(groups_sql=groups_sql):
+            lines = [] if groups_sql is None else [f"source, groups: {groups_sql}"]
         case RefreshPlan():
             return ["engine: the query, as EXPLAIN (SQL) SELECT ... shows it"]
     if not plan.sink.keyed:

@@ -174,6 +174,10 @@ class Queries:
         """Returns what a query reads as of a cut, for `run_as_of`; see `Scans.as_of`."""
         return self._scans.as_of(session, plan.scans, versions, instead)
 
+    def run_given(self, plan: QueryPlan, session: Session, instead: Mapping[int, GivenRows]) -> pa.Table:
+        """Does what `run_planned` does, as if some tables held other rows; see `Scans.as_of`."""
+        return self.run_as_of(plan, session, self._scans.seen_by(session, plan.scans, instead))
+
     def run_as_of(self, plan: QueryPlan, session: Session, read: ScansOf) -> pa.Table:
         """Does what `run_planned` does, as of the cut of what it reads."""
         running = self._activity.current()

@@ -103,9 +103,11 @@ class Scans:
         self._external_tables = external_tables
         self._small_rows = small_rows
 
-    def seen_by(self, session: Session, scans: Sequence[Scan]) -> ScansOf:
-        """Returns the scans of a query as a session's user may see them, as of now."""
-        return ScansOf(self, session, self._take(scans))
+    def seen_by(
+        self, session: Session, scans: Sequence[Scan], instead: Mapping[int, GivenRows] | None = None
+    ) -> ScansOf:
+        """Returns the scans of a query as a session's user may see them, as of now; `instead`: see `as_of`."""
+        return ScansOf(self, session, self._take(scans, instead or {}))
 
     def as_of(
         self, session: Session, scans: Sequence[Scan], versions: Mapping[int, int],
@@ -128,18 +130,18 @@ class Scans:
         """
         return self.relation_of(scan, self._take([scan]), reader)
 
-    def _take(self, scans: Sequence[Scan]) -> _Taken:
-        """Returns what these scans read, all of it as of one cut."""
+    def _take(self, scans: Sequence[Scan], instead: Mapping[int, GivenRows] | None = None) -> _Taken:
+        """Returns what these scans read, all of it as of one cut; `instead`: see `as_of`."""
         stored = [scan for scan in scans if _is_stored(scan)]
         if not stored:
-            return _Taken()
+            return _Taken(instead or {})
         with self._storage.looking():
             places = [(scan, self._vgroups(scan)) for scan in stored]
             vgroups = {vgroup for _, places_of in places for vgroup in places_of}
             for _ in range(_TRIES):
                 versions = self._storage.whole_writes.cut(vgroups)
                 try:
-                    return self._taken(places, versions, {})
+                    return self._taken(places, versions, instead or {})
                 except SnapshotTooOldError as error:
                     problem = error  # older versions of rows were collapsed since the cut was taken
             raise problem

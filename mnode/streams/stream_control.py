@@ -14,7 +14,7 @@ from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.planner.bind.instants import instant
-from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, PeriodPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import PauseStream, RecalculateStream, ResumeStream
 from penstock.tasks.protocol.messages import DeadRow, Recalculate, Replay
@@ -143,7 +143,7 @@ class StreamControl:
         if isinstance(plan.computation, JoinPlan):
             raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
                                     hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
-        if isinstance(plan.computation, ForcePlan) or plan.policies.time.clock != "event":
+        if isinstance(plan.computation, ForcePlan | PeriodPlan) or plan.policies.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
         return plan

@@ -17,8 +17,9 @@ from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_removal import StreamRemoval
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
+from penstock.planner.streams.calculated_target import executions_columns
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
-from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import CalculationPlan, RefreshPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 
@@ -71,8 +72,8 @@ class StreamCreation:
     ) -> Result:
         plan = wanted.plan
         target_uid = self._make_tables(plan, tables, replaced)
+        stored = replace(wanted, plan=self._planning.aimed(plan, target_uid))
         try:
-            stored = replace(wanted, plan=self._planning.aimed(plan, target_uid))
             record = self._services.catalog.streams.create(self._planning.planned(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
@@ -85,6 +86,8 @@ class StreamCreation:
         except PenstockError:
             if plan.sink.create:
                 tables.discard_table(target_uid)
+            if stored.plan.calculation is not None:
+                tables.discard_table(stored.plan.calculation.uid)
             raise
         tables.schema_changed()
         try:
@@ -103,6 +106,8 @@ class StreamCreation:
             database = require_database(plan.dlq.database, self._services.catalog)
             tables.create_table_of(
                 database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
+        if plan.calculation is not None:
+            return self._make_calculated(plan, plan.calculation, tables)
         if not plan.sink.create:
             return plan.sink.target_uid
         database = require_database(plan.sink.database, self._services.catalog)
@@ -110,6 +115,20 @@ class StreamCreation:
             database, plan.sink.table, plan.sink.columns, plan.sink.tags,
             super_table=not isinstance(plan.computation, RefreshPlan) and not plan.sink.keyed,
             replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
+
+    def _make_calculated(self, plan: StreamPlan, calculation: CalculationPlan, tables: TableStatements) -> int:
+        """Creates the table of executions and that of results, if there is to be one; returns the uid of the latter."""
+        database = require_database(plan.sink.database, self._services.catalog)
+        executions = tables.create_table_of(
+            database, calculation.table, executions_columns(plan.sink.columns), (), super_table=False)
+        if not plan.sink.create:
+            return plan.sink.target_uid
+        try:
+            return tables.create_table_of(database, plan.sink.table, calculation.columns, plan.sink.tags,
+                                          super_table=bool(plan.sink.tags)).uid
+        except PenstockError:
+            tables.discard_table(executions.uid)
+            raise
 
     def restore(self, record: StreamRecord) -> StreamRecord:
         """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.

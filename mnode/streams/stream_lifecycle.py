@@ -32,6 +32,7 @@ from penstock.sql.tree.statements import (
     CheckpointStream,
     CreateStream,
     DropSavepoint,
+    ResumeStream,
     StartStream,
     StopStream,
     StreamOptions,
@@ -102,6 +103,8 @@ class Lifecycle:
             if statement.savepoint is not None:
                 self._go_back(stream, statement.savepoint)
             self._streams.starts.begin(self._services.catalog.streams.set_wanted(stream.id, "running"))
+        if statement.ignore_untreated:
+            self._streams.control.resume(ResumeStream(statement.name, ignore_untreated=True))
         return Result()
 
     def alter(self, statement: AlterStream) -> Result:

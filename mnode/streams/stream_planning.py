@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStreamError, NotFoundError
 from penstock.mnode.catalog import catalog_codec as codec
@@ -29,14 +29,17 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.view_queries import views_below
+from penstock.planner.streams.stream_calculation import reads_child, triggered
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
-from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.planner.streams.stream_time import TimeDefaults, zoned
 from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
-from penstock.sql.tree.statements import CreateStream
+from penstock.sql.tree.fired_queries import moves
+from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Select
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
@@ -49,6 +52,26 @@ NO_TARGET = 0
 """The uid that stands for the result table of a stream whose results leave Penstock."""
 
 _TOO_MANY, _TARGET_TAKEN, _TABLE_EXISTS = 0x03F6, 0x03F7, 0x0603
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCalculation:
+    """What a stream with a trigger of its own computes, and for whom; `trigger` is the query of its windows.
+
+    `expired`: EXPIRED_TIME in units of the precision. `moves`: results may have other times when they are computed
+    again. `units_per_ms`: of the precision. `count`: so many rows a full window has, 0 where that doesn't matter.
+    `by_table`: `%%tbname` is a child of the trigger's table.
+    """
+
+    does: Calculation
+    trigger: Select
+    catalog: CatalogView
+    session: Session
+    expired: int | None
+    moves: bool
+    units_per_ms: int
+    count: int
+    by_table: bool
 
 
 class StreamPlanning:
@@ -92,8 +115,9 @@ class StreamPlanning:
             check_name(plan.dlq.table, "table")
         if plan.sink.create:
             check_name(plan.sink.table, "table")
-            if len(plan.sink.columns) > 1:
-                check_columns(plan.sink.columns, plan.sink.tags)
+            columns = plan.sink.columns if plan.calculation is None else plan.calculation.columns
+            if len(columns) > 1:
+                check_columns(columns, plan.sink.tags)
         return plan
 
     def replacing(self, statement: CreateStream) -> tuple[CreateStream, StreamRecord | None]:
@@ -135,6 +159,20 @@ class StreamPlanning:
         statement, view, session, _ = self._as_asked(stream)
         query = None if groups is None else of_groups(statement.query, names, groups)
         return plan_answer(statement, view, session, query), session
+
+    def calculation_of(self, stream: StreamRecord) -> AskedCalculation:
+        """Returns what a stream with a trigger of its own computes whenever that fires."""
+        statement, _, session, _ = self._as_asked(stream)
+        statement, session = triggered(statement, session)
+        does = statement.calculation
+        assert does is not None
+        source = self._known.plans[stream.id].plan.source
+        return AskedCalculation(
+            does, statement.select, self._services.catalog, zoned(statement.options, session),
+            None if does.expired is None else does.expired.in_units(source.precision),
+            does.query is not None and moves(does.query), UNITS_PER_SECOND[source.precision] // 1000,
+            statement.select.window.count if isinstance(statement.select.window, CountWindow) else 0,
+            reads_child(statement, self._services.catalog, session))
 
     def results_of(self, stream: StreamRecord) -> BatchResults:
         """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""
@@ -182,7 +220,7 @@ class StreamPlanning:
         assert isinstance(asked, CreateStream)
         views = views_below(asked.query, record.asked.database or "", self._services.catalog)
         uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
-                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known,
+                          _besides(plan), known,
                           tuple(sorted((view.database, view.name) for view in views)))
         return replace(record, uses=uses, plan=stored_plan.encode(stored))
 
@@ -199,6 +237,13 @@ class StreamPlanning:
             if table is None:
                 raise NotFoundError(f"the DLQ table {dlq.database}.{dlq.table} was dropped", code=TABLE_MISSING)
             dlq = replace(dlq, target_uid=table.uid)
+        calculation = plan.calculation
+        if calculation is not None:
+            table = self._services.catalog.table(plan.sink.database, calculation.table)
+            if table is None:
+                raise NotFoundError(f"the table of executions {plan.sink.database}.{calculation.table} was dropped",
+                                    code=TABLE_MISSING)
+            plan = replace(plan, calculation=replace(calculation, uid=table.uid))
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
     def graph_of(
@@ -282,6 +327,13 @@ class StreamPlanning:
         if table is None:
             raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
         return table
+
+
+def _besides(plan: StreamPlan) -> tuple[str, str] | None:
+    """Returns the table that a stream writes besides its results, which it can't do without."""
+    if plan.calculation is not None:
+        return plan.sink.database, plan.calculation.table
+    return None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)
 
 
 def _placed(table: Table, wanted: Regrouping | None) -> Table:

@@ -29,6 +29,8 @@ class StreamRemoval:
     def __init__(self, services: StreamServices, known: KnownStreams) -> None:
         self._services = services
         self._known = known
+        #: drops the table of executions of a stream with a trigger of its own
+        self.drop_table: Callable[[int], None]
 
     def drop(self, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays, unless that is to go and nobody reads it."""
@@ -56,10 +58,15 @@ class StreamRemoval:
         self._services.stores.results.forget(stream.id)
         goes = with_target or stream.replaces is not None
         target = self._services.catalog.table_by_uid(stream.target_uid) if goes else None
+        stored = self._known.plans.get(stream.id)
+        executions = None if stored is None or stored.plan.calculation is None else (
+            self._services.catalog.table_by_uid(stored.plan.calculation.uid))
         self._services.catalog.streams.drop(stream.id, None if target is None else target.uid)
         self.end_for_good(stream)
         if target is not None:
             self._services.storage.drop_table(require_database(target.database, self._services.catalog), target)
+        if executions is not None:
+            self.drop_table(executions.uid)
 
     def replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
         """Returns the streams that are to replace this one."""

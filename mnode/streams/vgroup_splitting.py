@@ -28,7 +28,7 @@ from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
-from penstock.planner.task_plans.stream_plan import RefreshPlan
+from penstock.planner.task_plans.stream_plan import PeriodPlan, RefreshPlan
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
@@ -217,7 +217,7 @@ class Splitting:
             begins: dict[int, StreamCut] = {}
             for number, stream in enumerate(reading, 1):
                 self._tell(f"divides the state of stream {stream.name}, {number} of {len(reading)}")
-                if isinstance(self._streams.checkpoints.plan_of(stream).computation, RefreshPlan):
+                if isinstance(self._streams.checkpoints.plan_of(stream).computation, RefreshPlan | PeriodPlan):
                     record = self._carried(stream, wanted, versions)
                     begins[stream.id] = record.versions
                 else:

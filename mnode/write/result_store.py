@@ -36,7 +36,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.protocol.messages import REPLACE, ResultWrite, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
 from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
@@ -71,6 +71,9 @@ class ResultStore:
         self.refresh: Callable[[RefreshRequest], pa.Table]
         #: tells those whose results leave Penstock what their answer is
         self.answer: Callable[[AnswerRequest], pa.Table]
+        #: takes windows of streams with a trigger of their own, and tells whether it has; computes what they are for
+        self.take_fired: Callable[[ResultWrite], bool]
+        self.fire: Callable[[FireRequest], pa.Table]
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -101,6 +104,8 @@ class ResultStore:
         is gone, `AlreadyExistsError` if a child's name belongs to another table, `StorageError`.
         """
         self.check_attempt(write.stream_id, write.attempt, write.task)
+        if self.take_fired(write):
+            return _nothing
         target = self._catalog.table_by_uid(write.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
@@ -138,6 +143,8 @@ class ResultStore:
             return self.refresh(request)
         if isinstance(request, AnswerRequest):
             return self.answer(request)
+        if isinstance(request, FireRequest):
+            return self.fire(request)
         table = self._catalog.table_by_uid(request.table_uid)
         if isinstance(request, NamesRequest):
             return pa.table({"name": pa.array(self._foreign(table, request.names), pa.string())})

@@ -9,6 +9,7 @@ from penstock.planner.task_plans.stream_plan import (
     Computation,
     ForcePlan,
     JoinPlan,
+    PeriodPlan,
     RefreshPlan,
     RowsPlan,
     WindowsPlan,
@@ -52,7 +53,7 @@ def why_no_groups(computation: Computation) -> str:
             return "windows end with the watermark, and DELETE_MARK says for how long they are kept then"
         case JoinPlan():
             return "rows of a join are kept until the watermark has passed the times of their partners"
-        case ForcePlan():
+        case ForcePlan() | PeriodPlan():
             return "windows that the clock ends keep nothing of rows"
         case RefreshPlan():
             return READS_AGAIN

@@ -38,13 +38,10 @@ def plan_notify(
     notify, window = statement.notify, statement.select.window
     if notify is None:
         return None
-    for url in notify.urls:
-        _check_url(url)
-    if len(set(notify.urls)) < len(notify.urls) or len(notify.urls) > URLS_MAX:
-        raise InvalidStreamError(f"NOTIFY takes up to {URLS_MAX} different URLs")
+    _check_urls(notify.urls)
     if window is None:
         raise InvalidStreamError("NOTIFY tells of windows, and this stream has none", hint="leave NOTIFY out")
-    if trigger not in ("window_close", "continuous_window_close"):
+    if trigger not in ("window_close", "continuous_window_close") and statement.calculation is None:
         raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {trigger.upper()}", hint=NOTIFY_TRIGGERS)
     if 0 not in starts:
         raise InvalidStreamError("NOTIFY needs _wstart as the primary timestamp of the target",
@@ -54,8 +51,27 @@ def plan_notify(
         raise InvalidStreamError("NOTIFY needs _wend among the columns: nothing else tells where such a window ends",
                                  hint="add _wend to the list")
     skips = statement.options.fill_history and not notify.history
-    return NotifyPlan(notify.urls, notify.events, notify.on_failure, _TYPES[type(window)],
+    does, kind = statement.calculation, _TYPES[type(window)]
+    if does is not None and kind == "Time":
+        kind = "Sliding" if does.slides else "Interval"
+    return NotifyPlan(notify.urls, notify.events, notify.on_failure, kind,
                       None if isinstance(window, IntervalWindow) else end, time.created if skips else None)
+
+
+def plan_period_notify(statement: CreateStream) -> NotifyPlan | None:
+    """Returns the plan of NOTIFY of a stream that the clock fires, None where there is none."""
+    notify = statement.notify
+    if notify is None:
+        return None
+    _check_urls(notify.urls)
+    return NotifyPlan(notify.urls, notify.events, notify.on_failure, "Period", 1)
+
+
+def _check_urls(urls: Sequence[str]) -> None:
+    for url in urls:
+        _check_url(url)
+    if len(set(urls)) < len(urls) or len(urls) > URLS_MAX:
+        raise InvalidStreamError(f"NOTIFY takes up to {URLS_MAX} different URLs")
 
 
 def _check_url(url: str) -> None:

@@ -19,6 +19,7 @@ from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
 from penstock.planner.streams.state_ttl import check_no_ttl, why_no_groups
+from penstock.planner.streams.stream_calculation import plan_calculation, triggered
 from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
@@ -27,6 +28,7 @@ from penstock.planner.streams.stream_join_plan import has_own_time, plan_join
 from penstock.planner.streams.stream_join_query import JoinQuery, plan_join_query, projections_of
 from penstock.planner.streams.stream_joins import JoinedTables
 from penstock.planner.streams.stream_notify import NOTIFY_TRIGGERS, plan_notify
+from penstock.planner.streams.stream_period import plan_period
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_refresh import lasting_answer, plan_refreshed, refreshed_for
 from penstock.planner.streams.stream_results import (
@@ -57,14 +59,23 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    statement, session = triggered(statement, session)
+    if statement.calculation is not None and statement.calculation.period is not None:
+        return plan_period(statement, catalog, zoned(statement.options, session))
     bind_user_functions(statement, catalog, session)
     reason = refreshed_for(statement, catalog, session)
+    if reason is not None and statement.calculation is not None:
+        raise InvalidStreamError(f"a trigger can't have {reason}", hint="PARTITION BY tbname")
     if reason is not None:
         return plan_refreshed(statement, catalog, session, reason, () if defaults is None else defaults.refreshed)
     if statement.materialized:
         lasting_answer(statement, catalog, session)
     stream = _context(statement, catalog, session, defaults)
     plan, session = _plan(stream), stream.session
+    if statement.calculation is not None:
+        plan = replace(plan, calculation=plan_calculation(
+            stream.statement, catalog, session, stream.precision, [key.type for key in stream.partition],
+            by_table=stream.by_table))
     options = statement.options
     check_no_ttl(statement, why_no_groups(plan.computation))
     if plan.sink.external is None and (options.on_failure is not None or options.retry_time is not None):
@@ -88,6 +99,9 @@ def plan_results(
 
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
+    if statement.calculation is not None:
+        raise NotSupportedError("results of a stream with a trigger of its own can't be verified: they are what its "
+                                "query gave whenever that fired")
     stream = _context(statement, catalog, session, defaults)
     check_shape(stream)
     trigger = _trigger(stream)
@@ -191,7 +205,8 @@ def _shape(
     if isinstance(window, IntervalWindow):
         interval = ByInterval(window, stream.precision, stream.session.time_zone)
         return interval if time.clock == "event" else ByClock(interval), None
-    check_row_window(window, StreamFacts(stream.table, stream.by_table, stream.watermark(), trigger.ignore_expired))
+    check_row_window(window, StreamFacts(stream.table, stream.by_table, stream.watermark(), trigger.ignore_expired,
+                                         stream.statement.calculation is not None))
     shape, least = bind_row_window(window, stream.rows), least_length(window, stream.precision)
     if bound.times_of(START)[:1] != [0]:
         raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",

@@ -14,12 +14,14 @@ _WORDS: dict[type, str] = {StateWindow: "STATE_WINDOW", EventWindow: "EVENT_WIND
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the rules for windows ask about a stream. `by_table`: every group is part of one table."""
+    """What the rules for windows ask about a stream. `by_table`: every group is part of one table. `calculates`: its
+    windows only say when something is computed."""
 
     table: Table
     by_table: bool
     watermark: int
     ignore_expired: bool
+    calculates: bool = False
 
 
 def check_row_window(window: AnyRowWindow, facts: StreamFacts) -> None:
@@ -32,7 +34,7 @@ def check_row_window(window: AnyRowWindow, facts: StreamFacts) -> None:
                                  hint="add PARTITION BY tbname")
     if facts.table.key_column is not None:
         raise InvalidStreamError(f"{word} cannot read {facts.table.name}: it has a composite primary key")
-    if isinstance(window, CountWindow) and facts.watermark <= 0:
+    if isinstance(window, CountWindow) and facts.watermark <= 0 and not facts.calculates:
         raise InvalidStreamError(f"{word} in a stream needs a WATERMARK", hint="for example WATERMARK 10s")
     if isinstance(window, CountWindow) and not facts.ignore_expired:
         raise InvalidStreamError(f"{word} in a stream needs IGNORE EXPIRED 1")

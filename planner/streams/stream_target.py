@@ -22,6 +22,7 @@ from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.lower.targets import always_fits, converted, problem_of, sink_plan
+from penstock.planner.streams.calculated_target import fired_target
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
@@ -55,6 +56,8 @@ def bind_target(stream: StreamContext, projections: Projections, *, prepended: b
 
     Raises NotFoundError, AlreadyExistsError, InvalidStatementError or InvalidStreamError for targets that don't fit.
     """
+    if stream.statement.calculation is not None:
+        return BoundTarget(*fired_target(stream, projections))
     external = stream.statement.target.external
     return _table(stream, projections, prepended) if external is None else _external(stream, external, projections)
 

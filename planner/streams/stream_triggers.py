@@ -15,6 +15,7 @@ from penstock.planner.task_plans.stream_plan import Trigger
 from penstock.sql.tree.statements import CreateStream, IntervalWindow, JoinSource, Select
 
 MIN_DELAY_MS = 5_000
+MIN_TRIGGER_DELAY_MS = 3_000
 MIN_RECALCULATE_MS = 10 * 60_000
 DEFAULT_RECALCULATE_MS = 60 * 60_000
 FUNCTION_NOT_ALLOWED = 0x265A
@@ -64,7 +65,8 @@ def plan_trigger(
     match mode:
         case "max_delay":
             delay = options.max_delay
-            if delay is None or delay.is_calendar or delay.in_units("ms") < MIN_DELAY_MS:
+            least = MIN_DELAY_MS if statement.calculation is None else MIN_TRIGGER_DELAY_MS
+            if delay is None or delay.is_calendar or delay.in_units("ms") < least:
                 raise InvalidStreamError(f"MAX_DELAY {delay} is too short", hint="at least 5s")
             return TriggerPlan(mode, delay.in_units("ms"), ignore_expired, ignore_update)
         case "continuous_window_close":

@@ -10,6 +10,7 @@ from penstock.common.connection import ConnectionKind
 from penstock.planner.duckdb_sql.interval_windows import Grid, count_between, grid_of, window_bounds
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.task_plans.plan_tree import PlanNode
+from penstock.planner.task_plans.schedule import Schedule
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import PLACE, Column, UserFunction
 from penstock.sql.tree.statements import (
@@ -23,7 +24,7 @@ from penstock.sql.tree.statements import (
 )
 from penstock.sql.types import UBIGINT, VARCHAR, DataType, Precision
 
-Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
+Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close", "period"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,19 @@ class ForcePlan:
     fill: FillPlan | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PeriodPlan:
+    """What fires by the clock alone, and for which groups.
+
+    `groups_sql` reads the relation LOOKUP, the `tags` of the trigger's child tables, and yields `_gid` and keys, each
+    group once; None: there is one group.
+    """
+
+    schedule: Schedule
+    groups_sql: str | None
+    tags: LookupPlan | None
+
+
 INSTANT = "instant"
 """The parameter of `ForcePlan.sql` for the instant that a run is about."""
 
@@ -288,7 +302,7 @@ class ExternalSinkPlan:
         return f"{self.kind} connection {self.connection}" + (f", {self.place}" if self.place else "")
 
 
-WindowType = Literal["Time", "State", "Session", "Event", "Count"]
+WindowType = Literal["Time", "State", "Session", "Event", "Count", "Interval", "Period", "Sliding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +531,9 @@ class RefreshPlan:
     claimed: bool = False
 
 
-Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan
-"""What a stream computes: result rows of rows, windows, a join, windows that the clock ends, or any query."""
+Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan | PeriodPlan
+"""What a stream computes: result rows of rows, windows, a join, windows that the clock ends, or any query; or that the
+clock has come to a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,6 +593,21 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
+class CalculationPlan:
+    """What is computed whenever a window of the trigger is done, by the engine: sink tasks hand over windows, whose
+    columns are the sink's.
+
+    `columns`: of the result table, or of what is told. `table`: that of the executions, in the sink's database; its
+    `uid` is 0 until it is created. `events`: what fires.
+    """
+
+    columns: tuple[Column, ...]
+    table: str
+    uid: int
+    events: tuple[NotifyEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream: what it reads, computes, and writes, and by which rules.
 
@@ -595,6 +625,7 @@ class StreamPlan:
     functions: tuple[UserCall, ...] = ()
     dlq: DlqPlan | None = None
     notify: NotifyPlan | None = None
+    calculation: CalculationPlan | None = None
 
     @property
     def recalls(self) -> bool:
@@ -623,7 +654,8 @@ class StreamPlan:
     @property
     def announces_windows(self) -> bool:
         """Whether agg tasks tell sink tasks of windows that open."""
-        return self.notify is not None and "window_open" in self.notify.events
+        events = () if self.notify is None else self.notify.events
+        return "window_open" in (*events, *(() if self.calculation is None else self.calculation.events))
 
     @property
     def keeps_time(self) -> bool:
@@ -668,7 +700,7 @@ class StreamPlan:
             return tuple(side.source for side in self.computation.sides)
         if isinstance(self.computation, RefreshPlan):
             return self.computation.sources
-        return (self.source,)
+        return (self.source,) if self.source.table else ()  # PERIOD may do without
 
     def of_side(self, place: int) -> StreamPlan:
         """Returns what the source tasks of a joined table run: a stream of its rows. `place`: 0 left, 1 right."""

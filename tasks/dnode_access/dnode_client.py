@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 from penstock.common.errors import UnavailableError
 from penstock.tasks.dnode_access.remote_log import LogRequest
 from penstock.tasks.dnode_access.small_writes import SmallWrites
-from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
 from penstock.vnode.read.snapshot import TimeSpan
@@ -68,7 +68,7 @@ class NamesRequest:
     names: tuple[str, ...]
 
 
-StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest | AnswerRequest
+StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest | AnswerRequest | FireRequest
 Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
@@ -105,6 +105,10 @@ class DnodeClient:
     def refresh(self, request: RefreshRequest) -> Refreshed:
         """Returns what was done; raises as `read_rows` does."""
         return Refreshed.of(self._ask(request, "comparing the result table with its query failed"))
+
+    def fire(self, request: FireRequest) -> pa.Table:
+        """Returns who is to be told of what; raises as `read_rows` does."""
+        return self._ask(request, "computing what its trigger has fired failed")
 
     def answer(self, request: AnswerRequest) -> pa.Table:
         """Returns the rows; raises as `read_rows` does."""

@@ -14,7 +14,7 @@ from penstock.tasks.external.connectors.incoming_messages import Consumer, Posit
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.protocol.task_status import TaskStatus
 
@@ -92,6 +92,11 @@ class TaskEnvironment(Protocol):
         """Returns what a stream of any query, whose results leave Penstock, answers now. Waits and raises as `refresh`
         does.
         """
+        ...
+
+    def fire(self, request: FireRequest) -> pa.Table:
+        """Has computed what windows are for that a task has handed over; returns what may be told of them, see
+        `FireRequest`. Waits and raises as `refresh` does."""
         ...
 
     def in_background(self, work: Callable[[], None], name: str) -> None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from penstock.tasks.protocol.messages import TaskId
+
 
 @dataclass(frozen=True, slots=True)
 class RefreshRequest:
@@ -41,6 +43,23 @@ class Refreshed(NamedTuple):
     def table(self) -> pa.Table:
         """Returns it as requests of workers are answered: one row."""
         return pa.table({"written": [self.written], "rest_s": [float(self.rest_s)], "again": [self.again]})
+
+
+@dataclass(frozen=True, slots=True)
+class FireRequest:
+    """An order of a sink task of a stream with a trigger of its own: to compute what the windows are for that it has
+    handed over, as rows, since its last order.
+
+    The answer is a row for each that somebody may be told of: `child`, its place among the task's child tables, `kind`,
+    an operation of result blocks, `start` and `end`, and `result`, as JSON, of windows that closed.
+    """
+
+    task: TaskId
+    attempt: int
+
+
+FIRED = pa.schema([("child", pa.int32()), ("kind", pa.uint8()), ("start", pa.int64()), ("end", pa.int64()),
+                   ("result", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)

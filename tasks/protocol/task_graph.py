@@ -13,8 +13,8 @@ from penstock.tasks.protocol.messages import OperatorKind, TaskId
 from penstock.tasks.protocol.worker_nodes import Nodes, WorkerNode
 
 TaskKind = Literal["source", "agg", "join", "sink", "ingest"]
-Work = Literal["rows", "arrivals", "clock", "left side", "right side", "changes", "windows", "row windows", "join",
-               "results", "refresh", "messages"]
+Work = Literal["rows", "arrivals", "clock", "periods", "left side", "right side", "changes", "windows", "row windows",
+               "join", "results", "refresh", "messages"]
 _OPERATORS: dict[TaskKind, OperatorKind] = {
     "source": "source", "ingest": "source", "agg": "agg", "join": "agg", "sink": "sink"}
 
@@ -24,9 +24,9 @@ class TaskNode:
     """A task. `index`: its place among the tasks with its operator.
 
     `vgroup_id`: the vnode whose log a source task reads, or that the task is beside; None for tasks of an ingest.
-    `work`, of source tasks: rows as they come, by their arrival, by the clock, of a side of a join, or only that there
-    are changes; of agg tasks: windows by time, or such as rows define; of sink tasks: results that come, or an answer
-    to be compared. `reads`: which of a query's sources a source task follows.
+    `work`, of source tasks: rows as they come, by their arrival, by the clock, no rows but times, rows of a side of a
+    join, or only that there are changes; of agg tasks: windows by time, or such as rows define; of sink tasks: results
+    that come, or an answer to be compared. `reads`: which of a query's sources a source task follows.
     """
 
     kind: TaskKind

@@ -27,8 +27,9 @@ Refuse = Callable[[pa.RecordBatch, Numbers, Sequence[str]], None]
 class ResultRows:
     """The rows that `ResultWrite` carries, for one result table."""
 
-    def __init__(self, sink: SinkPlan, windowed: bool) -> None:
-        """`windowed`: results belong to windows, else to rows of the source."""
+    def __init__(self, sink: SinkPlan, windowed: bool, *, each: bool = False) -> None:
+        """`windowed`: results belong to windows, else to rows of the source. `each`: none makes another one void."""
+        self._each = each
         self._sink = sink
         self._windowed = windowed
         #: the keys of groups, and what column of the result each is
@@ -57,7 +58,8 @@ class ResultRows:
         if not self._sink.keyed and batch.column("r0").null_count:
             timed = batch.column("r0").is_valid()
             batch, place = batch.filter(timed), place[timed.to_numpy(zero_copy_only=False)]
-        batch, place = self._newest(batch, place)
+        if not self._each:
+            batch, place = self._newest(batch, place)
         if children:
             batch, place = self._of_possible(batch, place, children, refuse)
         if len(names) > len(self._names):

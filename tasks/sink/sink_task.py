@@ -43,6 +43,7 @@ from penstock.tasks.protocol.task_status import (
     TaskProgress,
     TaskStatus,
 )
+from penstock.tasks.sink.calculating_writer import CalculatingWriter
 from penstock.tasks.sink.in_flight_results import InFlightResults
 from penstock.tasks.sink.new_tables import NewTables
 from penstock.tasks.sink.refused_results import RefusedResults, dead_letters_of
@@ -84,7 +85,7 @@ class SinkTask(ComputingTask):
         self._attempt = deployment.attempt
         self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
-        self._result_rows = ResultRows(plan.sink, plan.sends_partials)
+        self._result_rows = ResultRows(plan.sink, plan.sends_partials, each=plan.calculation is not None)
         self._refused = RefusedResults(plan, deployment.name, self._destinations.children,
                                        lambda: dead_letters_of(self.id, deployment, environment.result_writer(self.id)))
         self._external: ExternalWriter | None = None
@@ -94,6 +95,9 @@ class SinkTask(ComputingTask):
             self._external = environment.external_writer(self.id, deployment, self._store)
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._external or environment.result_writer(self.id)
+        self._teller = self._notifier if plan.calculation is None else None  # else its writer tells
+        if plan.calculation is not None:
+            self._writer = CalculatingWriter(self.id, self._attempt, self._writer, environment, self._notifier)
         # It must be told of all that both of them say.
         self._quiet = self._writer if isinstance(self._writer, QuietWriter) and self._notifier is None else None
         if self._quiet is not None:
@@ -124,10 +128,7 @@ class SinkTask(ComputingTask):
         self._stores_in_flight = False
         # A checkpoint whose barriers are all in while writes from before them are under way.
         self._due: int | None = None
-        self._rows_in = 0
-        self._bytes_in = 0
-        self._rows_out = 0
-        self._bytes_out = 0
+        self._rows_in = self._rows_out = self._bytes_in = self._bytes_out = 0
         self._writes = 0
         self._acknowledged = 0  # by this attempt's writer
         self._restore(deployment.checkpoint_id)
@@ -316,10 +317,10 @@ class SinkTask(ComputingTask):
         """Makes one write of all blocks that were taken."""
         places = [self._destinations.intern(block) for block in self._blocks]
         blocks = self._blocks
-        if self._notifier is not None:
+        if self._teller is not None:
             for block, place in zip(blocks, places, strict=True):
-                self._notifier.take(block, place, self._destinations.children)
-        if self._plan.announces_windows:
+                self._teller.take(block, place, self._destinations.children)
+        if self._plan.announces_windows and self._plan.calculation is None:
             blocks, places = _results_only(blocks, places)
         rows = self._result_rows.of(blocks, places, self._destinations.problems, self._refused.take)
         size = rows.get_total_buffer_size()
@@ -347,8 +348,8 @@ class SinkTask(ComputingTask):
         self._writing.append((write.rows.num_rows, self._ready_bytes, self._new_tables))
         self._tables.submitted(self._new_tables, now)
         self._forget_blocks()
-        if self._notifier is not None:
-            self._notifier.submit()
+        if self._teller is not None:
+            self._teller.submit()
         self._writer.submit(write)
         return True
 

@@ -17,6 +17,7 @@ from penstock.planner.task_plans.stream_plan import (
     FillPlan,
     ForcePlan,
     JoinPlan,
+    PeriodPlan,
     RefreshPlan,
     RowsPlan,
     RowWindow,
@@ -59,6 +60,8 @@ def _computation(computation: Computation) -> dict[str, Any]:
             return {"agg": _agg(computation, windows), "fill": _fill(computation.fill)}
         case JoinPlan():
             return {"join": _join(computation)}
+        case PeriodPlan():
+            return {"period": [computation.schedule.period_ms, computation.schedule.offset_ms]}
         case ForcePlan():
             force = [_windows(computation.windows), computation.keep_sql is not None, computation.instants]
             return {"force": force, "fill": _fill(computation.fill)}

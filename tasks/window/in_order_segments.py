@@ -24,13 +24,20 @@ class InOrderSegments:
     row on."""
 
     def __init__(self, slots: SegmentSlots, index: SegmentIndex, groups: GroupIndex, opened: OpenedWindows,
-                 window: RowWindow, *, at_once: bool) -> None:
+                 window: RowWindow, *, at_once: bool, lasting: bool = False) -> None:
         self._slots = slots
         self._index = index
         self._groups = groups
         self._opened = opened
         self._window = window
         self._at_once = at_once
+        self._open_for = window.gap if lasting else 0
+        #: the next row of a group may join its newest state, however much later it is
+        self._tails_grow = lasting and window.kind == "state"
+
+    def grows(self, slot: int) -> bool:
+        """Whether the next row of the group in order may join a segment, whatever the time."""
+        return self._tails_grow and int(self._index.tails[self._slots.group_of[slot]]) == slot
 
     def follow(self, partials: pa.RecordBatch, groups: Slots) -> Bools:
         """Returns which partials extend the newest segment of their group or come behind it, as those of in-order rows.
@@ -75,11 +82,11 @@ class InOrderSegments:
             slots[fresh] = self._index.append(groups[fresh], starts[fresh])
         table.add(slots, partials, slice(None), 3 + len(self._groups.key_fields))
         self._index.tails[groups] = slots  # the last of a group's partials is the newest
-        last = table.last_of.data[slots]
         out, counts = table.out.data[slots], self._count(slots)
-        shown = counts.copy() if self._at_once else counts & (last < until) if until is not None else np.zeros_like(out)
+        over = np.zeros_like(out) if until is None else self._over(slots, until)
+        shown = counts.copy() if self._at_once else counts & over
         if not self._at_once:
-            table.open[slots] = True if until is None else last >= until
+            table.open[slots] = ~over
         if self._opened.wanted:
             opened = np.unique(slots[table.open[slots] & ~table.announced[slots]])
             table.announced[opened] = True
@@ -94,13 +101,18 @@ class InOrderSegments:
         """Returns the results of the windows that the new watermark closes."""
         table = self._slots
         slots = np.flatnonzero(table.open)
-        slots = slots[table.last_of.data[slots] < until]
+        slots = slots[self._over(slots, until)]
         table.open[slots] = False
         shown = slots[self._count(slots) & ~table.out.data[slots]]
         table.out.data[shown] = True
         table.out.valid[shown] = True
         table.dirty[shown] = True
         return self._state_of(shown, shown[:0]) if len(shown) else None
+
+    def _over(self, slots: Slots, until: int) -> Bools:
+        """Returns which segments the watermark closes."""
+        over: Bools = self._slots.last_of.data[slots] + self._open_for < until
+        return over & (self._index.tails[self._slots.group_of[slots]] != slots) if self._tails_grow else over
 
     def _count(self, slots: Slots) -> Bools:
         """Returns which segments are complete (event) and long enough."""

@@ -21,7 +21,8 @@ class SegmentAggTask(AggTask):
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         super()._set_up(inputs, deployment)
         self._table = SegmentTable(self._agg, self._plan.trigger, self._plan.grouping.keys, inputs, self._store,
-                                   self._functions, announces=self._plan.announces_windows)
+                                   self._functions, announces=self._plan.announces_windows,
+                                   lasting=self._plan.calculation is not None)
 
     def _next_closing(self) -> int | None:
         closing = self._table.next_closing()

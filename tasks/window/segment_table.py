@@ -32,10 +32,14 @@ class SegmentTable:
     """All segments of one agg task; those of several `inputs` may make up one window."""
 
     def __init__(self, plan: WindowsPlan, trigger: Trigger, keys: Sequence[Field], inputs: int, store: StateStore,
-                 functions: UserFunctions | None = None, *, announces: bool = False) -> None:
-        """`functions` has the users' aggregates of the plan, if any. `announces`: `announced` says what opens."""
+                 functions: UserFunctions | None = None, *, announces: bool = False, lasting: bool = False) -> None:
+        """`functions` has the users' aggregates of the plan, if any. `announces`: `announced` says what opens.
+        `lasting`: a window closes once no row in order can join it, though time may have passed its last one."""
         assert isinstance(plan.windows, RowWindow)
         self._window = plan.windows
+        self._lasting = lasting
+        #: so long behind its last row a window may be joined by another one
+        self._open_for = plan.windows.gap if lasting else 0
         self._at_once = trigger == "at_once"
         self._delays = trigger == "max_delay"
         self._alone = inputs == 1
@@ -45,7 +49,7 @@ class SegmentTable:
         self._opened = OpenedWindows(self._slots, self._index, wanted=announces)
         self._sessions = SessionSegments(self._slots, self._index, self.groups, self._opened, self._window.gap)
         self._in_order = InOrderSegments(
-            self._slots, self._index, self.groups, self._opened, self._window, at_once=self._at_once)
+            self._slots, self._index, self.groups, self._opened, self._window, at_once=self._at_once, lasting=lasting)
         self._changed: set[tuple[int, int]] = set()
         self._closing: list[tuple[int, int, int]] = []
         self._waiting: dict[tuple[int, int], int] = {}
@@ -141,8 +145,8 @@ class SegmentTable:
         lasts = [self._closing[0][0]] if self._closing else []
         slots = np.flatnonzero(self._slots.open)
         if len(slots):
-            lasts.append(int(self._slots.last_of.data[slots].min()))
-        return min(lasts) + self._window.gap + 1 if lasts else None
+            lasts.append(int(self._slots.last_of.data[slots].min()) + self._open_for)
+        return min(lasts) - self._open_for + self._window.gap + 1 if lasts else None
 
     @property
     def has_changed(self) -> bool:
@@ -181,7 +185,7 @@ class SegmentTable:
             self._index.write(oldest)
             for slot in oldest.tolist():
                 if self._slots.open[slot]:
-                    self._wait_stored(*self._place_of(slot), int(self._slots.last_of.data[slot]))
+                    self._wait_stored(*self._place_of(slot), int(self._slots.last_of.data[slot]) + self._open_for)
                 self._index.evict(slot)
 
     def save(self) -> dict[str, Any]:
@@ -194,7 +198,7 @@ class SegmentTable:
         newest: dict[tuple[int, int], int] = {}
         for key, value in self._index.stored():
             slot = self._index.adopted(key, value)
-            (group, start), last = self._place_of(slot), int(self._slots.last_of.data[slot])
+            (group, start), last = self._place_of(slot), int(self._slots.last_of.data[slot]) + self._open_for
             if (closed_until is None or last >= closed_until) and not self._at_once:
                 self._wait(group, start, last)
                 if self._delays:
@@ -284,11 +288,11 @@ class SegmentTable:
         shown: list[SegmentWindow] = []
         for window in windows:
             last, leader = self._last(window), window.slots[0]
-            closed = until is not None and last < until
+            closed = until is not None and last + self._open_for < until and not self._in_order.grows(leader)
             if self._opened.wanted:
                 self._announce(window, closed=closed)
             if not closed and not self._at_once:
-                self._wait(window.group, window.start, last)
+                self._wait(window.group, window.start, last + self._open_for)
                 if self._delays:
                     self._changed.add((window.group, window.start))
             if (closed or self._at_once) and self._counts(window, last):

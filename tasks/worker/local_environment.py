@@ -31,7 +31,7 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
@@ -165,6 +165,9 @@ class LocalEnvironment:
 
     def refresh(self, request: RefreshRequest) -> Refreshed:
         return Refreshed.of(self.read(request))
+
+    def fire(self, request: FireRequest) -> pa.Table:
+        return self.read(request)
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         work()

@@ -18,14 +18,16 @@ from penstock.tasks.refresh.refresh_task import RefreshTask
 from penstock.tasks.sink.sink_task import SinkTask
 from penstock.tasks.source.arrival_source import ArrivalSourceTask
 from penstock.tasks.source.force_source import ForceSourceTask
+from penstock.tasks.source.period_source import PeriodSourceTask
 from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.expiring_groups import ExpiringGroupsTask
 from penstock.tasks.window.segment_agg import SegmentAggTask
 from penstock.tasks.window.window_agg import WindowAggTask
 
-_CLASSES: dict[Work, type[SourceTask | ForceSourceTask | ChangesSourceTask]] = {
-    "rows": SourceTask, "arrivals": ArrivalSourceTask, "clock": ForceSourceTask, "left side": JoinSourceTask,
-    "right side": JoinSourceTask, "changes": ChangesSourceTask}
+_CLASSES: dict[Work, type[SourceTask | ForceSourceTask | ChangesSourceTask | PeriodSourceTask]] = {
+    "rows": SourceTask, "arrivals": ArrivalSourceTask, "clock": ForceSourceTask,
+    "periods": PeriodSourceTask, "left side": JoinSourceTask, "right side": JoinSourceTask,
+    "changes": ChangesSourceTask}
 
 
 def build_tasks(deployment: Deployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:

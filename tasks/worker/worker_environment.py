@@ -28,7 +28,7 @@ from penstock.tasks.external.notify.window_notifier import Notifier, notifier_of
 from penstock.tasks.protocol.block_schema import block_type
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_store import StateStore
@@ -128,6 +128,9 @@ class WorkerEnvironment:
 
     def refresh(self, request: RefreshRequest) -> Refreshed:
         return self._dnode.refresh(request)
+
+    def fire(self, request: FireRequest) -> pa.Table:
+        return self._dnode.fire(request)
 
     def answer(self, request: AnswerRequest) -> pa.Table:
         return self._dnode.answer(request)

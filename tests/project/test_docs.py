@@ -209,6 +209,19 @@ def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.Mon
         con.execute(piece.text)
 
 
+def test_triggers_page_statements_run(con: Any) -> None:
+    """The streams of the page can be created, and its questions be asked."""
+    for statement in ("CREATE DATABASE power", "USE power",
+                      "CREATE STABLE meters (ts TIMESTAMP, voltage INT) TAGS (site INT)",
+                      "CREATE STABLE ovens (ts TIMESTAMP, temperature DOUBLE) TAGS (hall INT)"):
+        con.execute(statement)
+    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/triggers.md"), flags=re.MULTILINE | re.DOTALL)
+    pieces = [piece for piece in split_all("".join(blocks)) if isinstance(piece, SqlText)]
+    assert len(pieces) == 5
+    for piece in pieces:
+        con.execute(piece.text)
+
+
 def test_life_of_a_stream_shows_what_is_printed(con: Any) -> None:
     """The page's statements run, and EXPLAIN prints each stage as it is shown."""
     blocks = re.findall(r"^```(sql|text)\n(.*?)^```", page("docs/life_of_a_stream.md"), flags=re.MULTILINE | re.DOTALL)

@@ -21,6 +21,7 @@ from penstock.tasks.protocol.numbered_children import NumberedChildren
 MESSAGE_BYTES = 1024 * 1024
 """A message is ended by the event with which it gets larger than this."""
 _DIGEST_BYTES = 12
+_WITHOUT_WINDOWS = ("Period", "Sliding")
 _TYPES = {UPSERT: "WINDOW_CLOSE", DELETE: "WINDOW_INVALIDATION", OPENED: "WINDOW_OPEN",
           RETRACTED: "WINDOW_INVALIDATION"}
 
@@ -33,6 +34,7 @@ class WindowEvents:
         self._notify: NotifyPlan = plan.notify
         self._stream = stream
         self._columns: tuple[Column, ...] = plan.sink.columns
+        self._names = ("windowId", "windowType") if plan.calculation is None else ("triggerId", "triggerType")
         self._grid: Grid | None = None
         if self._notify.end_column is None:
             assert plan.time_windows is not None
@@ -65,18 +67,38 @@ class WindowEvents:
             end = self._end(start, result)
             if not self._is_wanted(kind, start, end):
                 continue
-            child = children.names[int(places[row])]
-            window = _digest([self._stream, child, start])
-            event = {
-                "tableName": child, "eventType": kind, "eventTime": now_ms, "windowId": window, "eventId": "",
-                "windowType": self._notify.window_type, "groupId": str(groups[row]), "windowStart": start,
-            }
+            yield self._event(kind, children.names[int(places[row])], str(groups[row]), start, end, result, now_ms)
+
+    def of_fired(self, fired: pa.Table, children: NumberedChildren, now_ms: int) -> list[str]:
+        """Returns the events of windows that a trigger has fired for; `fired`: see `FireRequest`."""
+        found = []
+        for row in fired.to_pylist():
+            kind, child = _TYPES[row["kind"]], children.names[row["child"]]
+            if self._is_wanted(kind, row["start"], row["end"]):
+                result = None if row["result"] is None else json.loads(row["result"])
+                found.append(json_text(self._event(
+                    kind, child, _digest([child]), row["start"], row["end"], result, now_ms)))
+        return found
+
+    def _event(
+        self, kind: str, child: str, group: str, start: int, end: int | None, result: Any, now_ms: int
+    ) -> dict[str, Any]:
+        window = _digest([self._stream, child, start])
+        event = {
+            "tableName": child, "eventType": kind, "eventTime": now_ms, self._names[0]: window, "eventId": "",
+            self._names[1]: self._notify.window_type, "groupId": group,
+        }
+        if self._notify.window_type in _WITHOUT_WINDOWS:
+            event["eventType"] = "ON_TIME"
+            event["triggerTime"] = start if self._notify.window_type == "Period" else end
+        else:
+            event["windowStart"] = start
             if kind != "WINDOW_OPEN" and end is not None:
                 event["windowEnd"] = end
-            if kind == "WINDOW_CLOSE":
-                event["result"] = result
-            event["eventId"] = _digest([window, kind, event.get("result")])
-            yield event
+        if kind == "WINDOW_CLOSE" and result is not None:
+            event["result"] = result
+        event["eventId"] = _digest([window, kind, event.get("result")])
+        return event
 
     def _is_wanted(self, kind: str, start: int, end: int | None) -> bool:
         before = self._notify.skips_before

@@ -102,6 +102,10 @@ class Notifier:
         """Takes the events of a block that belongs to the next write."""
         self._blocks += self._events.of(block, places, children, self._clock.now_ms())
 
+    def take_fired(self, fired: pa.Table, children: NumberedChildren) -> None:
+        """Takes the events of windows that are computed; `fired`: see `FireRequest`."""
+        self._blocks += self._events.of_fired(fired, children, self._clock.now_ms())
+
     def submit(self) -> None:
         """Sends the events that were taken; their write is submitted at the same time."""
         taken, self._blocks = self._blocks, []
