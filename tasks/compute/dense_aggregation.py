@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.planner.task_plans.kernel_spec import FieldKernel, PickKernel
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.kernel_vectors import Bools, Columns, NotInKernelError, Vector, evaluate
 
-_ORDERS = 2  # of what is compiled
+_SIGN = np.uint64(1 << 63)
 
 Ints = npt.NDArray[np.int64]
 
@@ -96,18 +96,14 @@ class DenseAggregation:
         if any(field.valid is not None and not field.valid[shown].all() for field in order):
             raise NotInKernelError
         chosen = np.full(coded.count, -1)
-        loops = compiled()
-        if loops is not None and len(order) <= _ORDERS and order[0].values.dtype != np.uint64:
-            (first, last), (_, ascending), (_, equals_ascend) = (order[0], order[-1]), kernel.order[0], kernel.order[-1]
-            loops.pick(coded.codes, shown, _wide(first.values), ascending, _wide(last.values), equals_ascend, chosen)
-            return chosen
-        candidates = np.flatnonzero(shown)
-        for field, (_, ascending) in zip(order, kernel.order, strict=True):
-            values, codes = field.values[candidates], coded.codes[candidates]
-            best = self._extreme("min" if ascending else "max", values, codes)
-            candidates = candidates[values == best[codes]]
-        # Of equal candidates the first counts: assignment keeps the last.
-        chosen[coded.codes[candidates[::-1]]] = candidates[::-1]
+        orders = [*kernel.order]
+        while len(order) > 2:  # those that are not among the first by the first order don't count
+            (first, *order), ((_, ascends), *orders) = order, orders
+            best = self._extreme("min" if ascends else "max", first.values[shown], coded.codes[shown])
+            shown &= first.values == best[coded.codes]
+        (first, last), (_, ascends), (_, equals_ascend) = (order[0], order[-1]), orders[0], orders[-1]
+        row_loops().pick(
+            coded.codes, shown, _signed(first.values), ascends, _wide(last.values), equals_ascend, chosen)
         return chosen
 
     def _value(self, expression: Any) -> tuple[Vector, Ints]:
@@ -140,19 +136,12 @@ class DenseAggregation:
         if values.dtype.kind == "f":
             return self._sum_of_floats(values, codes)
         total = np.zeros(self._coded.count, np.int64)
-        if not len(values):
-            return total
-        loops = compiled()
-        if loops is not None and values.dtype != np.uint64:
-            if not loops.add(codes, _wide(values), total):
+        if values.dtype == np.uint64:
+            if (values >= _SIGN).any():
                 raise NotInKernelError
-            return total
-        largest = max(int(values.max()), -int(values.min()))
-        if largest * len(values) < 1 << 53:
-            return np.bincount(codes, values, self._coded.count).astype(np.int64)
-        if largest * len(values) >= 1 << 63:
+            values = values.view(np.int64)
+        if not row_loops().add(codes, _wide(values), total):
             raise NotInKernelError
-        np.add.at(total, codes, values.astype(np.int64))
         return total
 
     def _extreme(self, function: str, values: npt.NDArray[Any], codes: Ints) -> npt.NDArray[Any]:
@@ -162,37 +151,22 @@ class DenseAggregation:
             first: Any = np.nan if function == "min" else -np.inf
         else:
             first = np.iinfo(dtype).max if function == "min" else np.iinfo(dtype).min
-        loops = compiled()
-        if loops is not None:
-            wide = _wide(values)
-            found = np.full(self._coded.count, first, wide.dtype)
-            (loops.least if function == "min" else loops.greatest)(codes, wide, found)
-            return found if wide.dtype == dtype else found.astype(dtype)
-        result = np.full(self._coded.count, first, dtype)
-        with np.errstate(invalid="ignore"):  # NumPy warns of NaN where it computes with wide registers
-            (np.fmin if function == "min" else np.maximum).at(result, codes, values)
-        return result
+        wide, loops = _wide(values), row_loops()
+        found = np.full(self._coded.count, first, wide.dtype)
+        (loops.least if function == "min" else loops.greatest)(codes, wide, found)
+        return found if wide.dtype == dtype else found.astype(dtype)
 
     def _sum_of_floats(self, values: npt.NDArray[Any], codes: Ints) -> npt.NDArray[Any]:
-        loops = compiled()
-        if loops is None:
-            return np.bincount(codes, values, self._coded.count)
         sums = np.zeros(self._coded.count)
-        loops.add_floats(codes, _wide(values), sums)
+        row_loops().add_floats(codes, _wide(values), sums)
         return sums
 
     def _mean(self, values: npt.NDArray[Any], codes: Ints, counts: Ints) -> npt.NDArray[Any]:
         return self._sum_of_floats(values, codes) / np.maximum(counts, 1)
 
     def _deviations(self, values: npt.NDArray[Any], codes: Ints, counts: Ints) -> npt.NDArray[Any]:
-        means, loops = self._mean(values, codes, counts), compiled()
-        if loops is not None:
-            squares: npt.NDArray[Any] = np.zeros(self._coded.count)
-            loops.deviate(codes, _wide(values), means, squares)
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):
-                away = values - means[codes]
-                squares = np.bincount(codes, away * away, self._coded.count)
+        squares: npt.NDArray[Any] = np.zeros(self._coded.count)
+        row_loops().deviate(codes, _wide(values), self._mean(values, codes, counts), squares)
         # What isn't finite, or has a mean that isn't, has no finite deviation.
         if not np.isfinite(squares).all():
             raise NotInKernelError
@@ -204,6 +178,11 @@ def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if values.dtype.itemsize < 8:
         values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     return np.ascontiguousarray(values)
+
+
+def _signed(values: npt.NDArray[Any]) -> Ints:
+    """Returns whole numbers of 8 bytes, in one piece, that ascend as others do."""
+    return (values ^ _SIGN).view(np.int64) if values.dtype.kind == "u" else _wide(values)
 
 
 def _nulled(value: Vector, missing: Bools) -> Vector:

@@ -12,8 +12,7 @@ import pyarrow as pa
 from penstock.common.masks import all_set
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.accumulators import Slots
-from penstock.tasks.compute.dense_ids import Numbering
-from penstock.tasks.compute.id_table import Ids
+from penstock.tasks.compute.id_table import Ids, IdTable
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
 
@@ -29,7 +28,7 @@ class GroupIndex:
 
     def __init__(self, keys: Sequence[Field]) -> None:
         self.key_fields = fields_schema(keys)
-        self._numbering = Numbering()
+        self._numbering = IdTable()
         self._columns = [pa.array([], field.type) for field in self.key_fields]
         self._fresh: list[Sequence[pa.Array]] = []  # what is to be put at the end of the columns
         self._unsaved = 0  # groups from this number on
@@ -46,7 +45,7 @@ class GroupIndex:
 
     def number(self, gid: int) -> int:
         """Returns the number of a known group."""
-        return self._numbering.number(gid)
+        return int(self.numbers([gid])[0])
 
     def numbers(self, gids: Sequence[int] | Ids) -> Slots:
         """Returns the numbers of groups, -1 for unknown ones."""
@@ -87,7 +86,7 @@ class GroupIndex:
         """Forgets all groups but some, which get the numbers 0, 1, ...; `stored`: all keys that a store has of groups.
         """
         ids, keys = self.ids(numbers), self.key_columns(numbers)
-        self._numbering = Numbering()
+        self._numbering = IdTable()
         self._columns = [column.slice(0, 0) for column in self._columns]
         self._key_bytes = self._unsaved = 0
         self._outdated = list(stored)

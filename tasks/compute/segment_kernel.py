@@ -11,7 +11,7 @@ from penstock.sql.types import DataType
 from penstock.tasks.compute.dense_aggregation import Coded, Ints
 from penstock.tasks.compute.kernel_vectors import Vector, evaluate, mask_of
 from penstock.tasks.compute.row_segments import GROUP_COLUMN, TIME_COLUMN
-from penstock.tasks.compute.source_kernel import Partials, RowColumns, aggregate
+from penstock.tasks.compute.source_kernel import Partials, RowColumns, aggregate, decline_many
 from penstock.tasks.compute.vnode_groups import Groups
 from penstock.tasks.protocol.block_schema import WINDOW_START, block_type
 
@@ -60,6 +60,7 @@ def _order(group: Ints, ts: Ints, tuids: npt.NDArray[np.uint64], *, in_order: bo
 
 def segment_partials(kernel: SourceKernel, windowed: pa.Table, groups: Groups) -> Partials:
     """Returns the partials of rows with the `_wstart` of their windows. Raises NotInKernelError."""
+    decline_many(windowed.num_rows)
     gids = windowed.column(GROUP_COLUMN).to_numpy()
     starts = windowed.column(WINDOW_START.name).to_numpy()
     heads = np.ones(len(gids), bool)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.id_table import Numbers
 
 
@@ -23,10 +23,6 @@ def union_of(parts: Sequence[Numbers]) -> tuple[Numbers, list[Numbers]]:
 
 
 def _merged(left: Numbers, right: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    loops = compiled()
-    if loops is None:
-        both = np.union1d(left, right)
-        return both, np.searchsorted(both, left), np.searchsorted(both, right)
     both, of_left, of_right = (np.empty(size, np.int64) for size in (len(left) + len(right), len(left), len(right)))
-    count = loops.merge(left, right, both, of_left, of_right)
+    count = row_loops().merge(left, right, both, of_left, of_right)
     return both[:count], of_left, of_right

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKernel
 from penstock.planner.task_plans.stream_plan import Accumulator
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops, why_not
 from penstock.tasks.compute.accumulators import Values, columns_for, combine
 from penstock.tasks.compute.dense_aggregation import Coded, DenseAggregation, Ints
 from penstock.tasks.compute.id_table import numbered
@@ -32,6 +32,7 @@ from penstock.tasks.compute.vnode_groups import RowGroups
 
 _DENSE_MIN = 8_192
 _DENSE_SHARE = 4
+_INTERPRETED_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,19 @@ class Chosen:
         return vector
 
 
+def decline_many(count: int) -> None:
+    """Raises NotInKernelError if there are so many rows that DuckDB is faster than loops that aren't compiled."""
+    if count > _INTERPRETED_ROWS and why_not():
+        raise NotInKernelError
+
+
 def window_partials(
     kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: RowGroups,
     time: str, keep: Bools | None = None,
 ) -> Partials:
     """Returns the partials of `count` rows in their INTERVAL windows. `keep`: which rows count. Raises
     NotInKernelError."""
+    decline_many(count)
     assert kernel.panes is not None
     if kernel.condition is not None:
         mask = mask_of(kernel.condition, columns, count)
@@ -124,13 +132,8 @@ def _pane_numbers(times: Ints, panes: Panes) -> tuple[Ints, int, int]:
     """Returns the number of each time's pane, and the least and the greatest of these; there is at least one."""
     if not panes.pane:
         return np.zeros(len(times), np.int64), 0, 0
-    loops = compiled()
-    if loops is None:
-        numbers = times - panes.offset
-        numbers //= panes.pane
-        return numbers, int(numbers.min()), int(numbers.max())
     numbers, bounds = np.empty(len(times), np.int64), np.empty(2, np.int64)
-    loops.panes(times, panes.offset, panes.pane, numbers, bounds)
+    row_loops().panes(times, panes.offset, panes.pane, numbers, bounds)
     return numbers, int(bounds[0]), int(bounds[1])
 
 
@@ -141,11 +144,7 @@ def _coded(group: Ints, codes: Ints, groups: int, low: int, span: int, *, ordere
     """
     if groups * span >= 1 << 63:
         raise NotInKernelError
-    loops = compiled()
-    if loops is not None:
-        loops.combine(group, span, low, codes)
-    else:
-        codes += group * span - low
+    row_loops().combine(group, span, low, codes)
     if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * len(group)):
         coded = Coded.of(codes, groups * span)
         return coded, coded.present

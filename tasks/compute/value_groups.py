@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.kernel_spec import ValueKeys
 from penstock.planner.task_plans.stream_plan import Field
-from penstock.tasks.compute.dense_ids import Numbering
 from penstock.tasks.compute.duckdb_computer import Computer
-from penstock.tasks.compute.id_table import Ids, Numbers, numbered
+from penstock.tasks.compute.id_table import Ids, IdTable, Numbers, numbered
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector
 from penstock.tasks.compute.vnode_groups import Groups
 from penstock.tasks.protocol.block_schema import fields_schema
@@ -38,9 +37,9 @@ class ValueGroups:
         self._children = children
         self._tables = Groups(None, (), children, computer)
         self._codes = [_Codes() for _ in spec.columns]
-        self._pairs = [Numbering() for _ in range(len(spec.columns) - 1 + spec.of_tables)]
+        self._pairs = [IdTable() for _ in range(len(spec.columns) - 1 + spec.of_tables)]
         self._group_of_code: Numbers = np.full(1, -1)
-        self._numbers = Numbering()
+        self._numbers = IdTable()
         self._parts: list[list[pa.Array]] = []  # the keys of groups, as they came
         self._firsts: list[int] = []  # the first group of each part
 
@@ -115,7 +114,7 @@ class _Codes:
     """Codes for the values of one column: 0 is NULL's, others come as values do."""
 
     def __init__(self) -> None:
-        self._numbers = Numbering()
+        self._numbers = IdTable()
         self._texts: dict[str, int] = {}
 
     def __len__(self) -> int:

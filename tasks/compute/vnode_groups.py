@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.task_plans.stream_plan import Field
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.failing_rows import failing_rows
+from penstock.tasks.compute.id_table import IdTable
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector, vector_of
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 
 _SPARSE = 16
 _ALWAYS_DENSE = 65_536
-_RUN = 4
 _MEMBERS_PART = 4
 """Tables that are more than this part of all are read with the others."""
 
@@ -46,49 +46,26 @@ class IdIndex:
 
     def __init__(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64] | None = None) -> None:
         numbers = np.arange(len(ids)) if numbers is None else numbers
-        self._sorted: npt.NDArray[np.uint64] | None = None
         self._low = ids.min() if len(ids) else np.uint64(0)
-        self._span = int(ids.max()) - int(self._low) + 1 if len(ids) else 1
-        if self._span <= max(_ALWAYS_DENSE, _SPARSE * len(ids)):
-            self._numbers = np.full(self._span, -1)
+        span = int(ids.max()) - int(self._low) + 1 if len(ids) else 1
+        if span <= max(_ALWAYS_DENSE, _SPARSE * len(ids)):
+            self._sparse: IdTable | None = None
+            self._numbers = np.full(span, -1)
             self._numbers[(ids - self._low).view(np.int64)] = numbers
         else:
-            order = np.argsort(ids)
-            self._sorted, self._numbers = ids[order], numbers[order]
+            self._sparse, self._numbers = IdTable(), numbers
+            self._sparse.add(ids)
 
     def find(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Returns the number of each id; raises NotInKernelError for unknown ones.
-
-        The rows of a record are sorted by table: ids that come in runs are looked up once per run.
-        """
-        if not len(ids):
-            return np.zeros(0, np.int64)
-        loops = compiled()
-        if loops is not None and self._sorted is None:
-            found: npt.NDArray[np.int64] = np.empty(len(ids), np.int64)
-            if not loops.look_up(ids, self._low, self._numbers, found):
-                raise NotInKernelError
-            return found
-        heads = (ids[1:] != ids[:-1]).nonzero()[0] + 1
-        if _RUN * len(heads) > len(ids):
-            return self._look_up(ids)
-        heads = np.concatenate([[0], heads])
-        return np.repeat(self._look_up(ids[heads]), np.diff(heads, append=len(ids)))
-
-    def _look_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the number of each id; raises NotInKernelError for unknown ones."""
         found: npt.NDArray[np.int64]
-        if self._sorted is None:
-            # Ids below the least one wrap to huge numbers.
-            places = ids - self._low
-            if int(places.max()) >= self._span:
+        if self._sparse is not None:
+            places = self._sparse.find(ids)
+            if (places < 0).any():
                 raise NotInKernelError
-            found = self._numbers[places.view(np.int64)]
-        else:
-            at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
-            if (self._sorted[at] != ids).any():
-                raise NotInKernelError
-            found = self._numbers[at]
-        if int(found.min()) < 0:
+            return self._numbers[places]
+        found = np.empty(len(ids), np.int64)
+        if not row_loops().look_up(ids, self._low, self._numbers, found):
             raise NotInKernelError
         return found
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
-from penstock.tasks.compute.dense_ids import Numbering
 from penstock.tasks.compute.duckdb_computer import Computer
-from penstock.tasks.compute.id_table import Ids, Numbers
+from penstock.tasks.compute.id_table import Ids, IdTable, Numbers
 from penstock.tasks.protocol.block_schema import GROUP, block_type, fields_schema
 from penstock.tasks.protocol.numbered_children import NumberedChildren
 
@@ -27,7 +26,7 @@ class Destinations:
         self._plan = plan
         self._keys = tuple(keys)
         self._computer = computer
-        self._groups = Numbering()
+        self._groups = IdTable()
         self.children = NumberedChildren()
         self._schema = pa.schema([
             GROUP, pa.field(CHILD, pa.string()),

@@ -1,8 +1,7 @@
 """Slots by line and group in hash tables, one for each line: no more than what there is takes memory.
 
 A line stands for a window, and what comes together is mostly of few windows: so only few tables are looked at, which
-fit into the processor's caches however many groups and windows there are. What is compiled and what NumPy does read and
-write the same tables.
+fit into the processor's caches however many groups and windows there are.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.growing_arrays import grown
 
@@ -22,8 +21,6 @@ _KEPT_CELLS = 1 << 16
 _FEW_LINES = 16
 _GROUP_BITS = np.uint64(32)
 _SLOT = np.uint64(2**32 - 1)
-_ONE = np.uint64(1)
-_MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class LineCells:
@@ -47,22 +44,7 @@ class LineCells:
     def find(self, lines: Slots, groups: Slots) -> Slots:
         """Returns the slot of each (line, group), -1 where there is none."""
         found: Slots = np.empty(len(lines), np.int64)
-        loops = compiled()
-        if loops is not None:
-            loops.seek(self._cells, self._begins, self._shifts, *map(np.ascontiguousarray, (lines, groups)), found)
-            return found
-        found[:] = _NONE
-        rows = np.flatnonzero(lines < len(self._begins))
-        rows = rows[self._begins[lines[rows]] >= 0]
-        begins, masks, places = self._places_of(lines[rows], groups[rows])
-        while len(rows):
-            cells = self._cells[begins + places]
-            hit = (cells >> _GROUP_BITS).view(np.int64) == groups[rows]
-            hit &= cells != 0
-            found[rows[hit]] = _slots_of(cells[hit])
-            goes_on = ~hit & (cells != 0)
-            rows, begins, masks = rows[goes_on], begins[goes_on], masks[goes_on]
-            places = places[goes_on] + 1 & masks
+        row_loops().seek(self._cells, self._begins, self._shifts, *map(np.ascontiguousarray, (lines, groups)), found)
         return found
 
     def put(self, lines: Slots, groups: Slots, slots: Slots) -> None:
@@ -201,24 +183,7 @@ class LineCells:
 
     def _settle(self, lines: Slots, cells: Cells) -> None:
         """Puts cells into the tables of their lines: each into the first free place from its group's on."""
-        loops = compiled()
-        if loops is not None:
-            loops.settle(self._cells, self._begins, self._shifts, *map(np.ascontiguousarray, (lines, cells)))
-            return
-        begins, masks, places = self._places_of(lines, (cells >> _GROUP_BITS).view(np.int64))
-        while len(cells):
-            at = begins + places
-            free = self._cells[at] == 0
-            self._cells[at[free]] = cells[free]  # of several for one place, one stays
-            moving = self._cells[at] != cells
-            cells, begins, masks = cells[moving], begins[moving], masks[moving]
-            places = places[moving] + 1 & masks
-
-    def _places_of(self, lines: Slots, groups: Slots) -> tuple[Slots, Slots, Slots]:
-        """Returns where the tables of lines begin, their sizes less 1, and where in them looks for groups begin."""
-        shifts = self._shifts[lines]
-        masks = np.left_shift(1, 64 - shifts.astype(np.int64)) - 1
-        return self._begins[lines], masks, ((groups.astype(np.uint64) * _MULTIPLIER) >> shifts).astype(np.int64)
+        row_loops().settle(self._cells, self._begins, self._shifts, *map(np.ascontiguousarray, (lines, cells)))
 
 
 def _slots_of(cells: Cells) -> Slots:

@@ -14,7 +14,7 @@ from itertools import pairwise, repeat
 import numpy as np
 import numpy.typing as npt
 
-from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.state.state_store import StateStore
@@ -67,10 +67,10 @@ class WindowPages:
             self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
             return
         per_window = len(self._groups) // PAGE_GROUPS + 1
-        loops, pages = compiled(), len(starts) * per_window
-        if pages <= _PAGES_PER_PAIR * len(groups) and loops is not None:
+        pages = len(starts) * per_window
+        if pages <= _PAGES_PER_PAIR * len(groups):
             marks = np.zeros(pages, bool)
-            loops.mark(*map(np.ascontiguousarray, (which, groups)), per_window, PAGE_GROUPS, marks)
+            row_loops().mark(*map(np.ascontiguousarray, (which, groups)), per_window, PAGE_GROUPS, marks)
             changed = marks.nonzero()[0]
         else:
             changed = np.unique(which * per_window + groups // PAGE_GROUPS)

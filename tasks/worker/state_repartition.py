@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.common.errors import UnavailableError
 from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RefreshPlan, StreamPlan, WindowsPlan
+from penstock.tasks.compiled.compiled_loops import load
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.id_time_pairs import among
@@ -155,6 +156,7 @@ class Repartition:
         else:
             self._sources()
         if self._plan.sends_partials:
+            load()  # windows may be millions, and what runs in Python holds up the engine
             self._aggs()
         for edges in self._new["sink"]:
             if edges.task in _tasks(self._old["sink"]):

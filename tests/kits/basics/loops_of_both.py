@@ -1,4 +1,4 @@
-"""Runs what tests try with compiled loops and without."""
+"""Runs what tests try with loops that are compiled, and as Python runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.tasks.compiled import compiled_loops
 
 @contextmanager
 def loops(*, compiled: bool) -> Iterator[None]:
-    """Has this process use compiled loops or do without, until the end."""
+    """Has loops be compiled, or not, until the end."""
     if compiled and not compiled_loops.load():
         pytest.skip(compiled_loops.why_not())
     before = compiled_loops._Here.loops
@@ -25,4 +25,4 @@ def loops(*, compiled: bool) -> Iterator[None]:
 
 
 #: For tests that must hold for both.
-BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
+BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "interpreted"])

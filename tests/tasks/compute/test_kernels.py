@@ -348,6 +348,30 @@ def test_a_sum_that_leaves_its_range_is_kept_in_two_parts(sign: int, compiled: b
 
 
 @BOTH
+def test_many_rows_are_for_duckdb_where_nothing_is_compiled(compiled: bool) -> None:
+    """Python runs the loops over few rows only."""
+    by_kernel, by_sql = stages(planned("select _wstart, count(*) c from meters interval(10s)"))
+    few, many = (pa.table({"_tuid": pa.array([SUPER_UID + 1] * count, pa.uint64()),
+                           "ts": pa.array(range(count), pa.int64())}) for count in (5, 5_000))
+    with loops(compiled=compiled):
+        assert by_kernel.partials(few) is not None
+        assert (by_kernel.partials(many) is not None) is compiled
+        assert_same(rows_of(by_kernel.compute(many), 2), rows_of(by_sql.compute(many), 2))
+
+
+@BOTH
+@pytest.mark.parametrize("selection", ["max(u8) h, i8", "min(u8) h, i8", "last(i8)"])
+def test_rows_are_picked_by_several_orders(selection: str, compiled: bool) -> None:
+    """Unsigned numbers, descending ones, and equal ones that the next order tells apart."""
+    by_kernel, by_sql = stages(planned(f"select _wstart, {selection} from meters interval(10s)"))
+    rows = pa.table({"_tuid": pa.array([SUPER_UID + 2, SUPER_UID + 1] * 2, pa.uint64()),
+                     "ts": pa.array([3, 3, 1, 1], pa.int64()), "i8": pa.array([4, 3, 2, 1], pa.int64()),
+                     "u8": pa.array([1 << 63, (1 << 64) - 1, (1 << 64) - 1, 1 << 63], pa.uint64())})
+    with loops(compiled=compiled):
+        assert_same(rows_of(by_kernel.compute(rows), 3), rows_of(by_sql.compute(rows), 3))
+
+
+@BOTH
 def test_a_sum_that_overflows_on_its_way_is_that_of_sql(compiled: bool) -> None:
     """What fits in the end is a sum, and the greatest and least numbers of all types are found."""
     plan = planned("select _wstart, sum(i8) s, min(i8) l, max(i8) h, min(u8) lu, max(u8) hu, first(i8) f, last(u8) t, "

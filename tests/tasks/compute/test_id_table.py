@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kits.basics.loops_of_both import BOTH, loops
 
-from penstock.tasks.compute.dense_ids import Numbering
-from penstock.tasks.compute.id_table import numbered
+from penstock.tasks.compute.id_table import IdTable, numbered
 
 IDS = st.integers(0, 40) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
@@ -19,7 +18,7 @@ IDS = st.integers(0, 40) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]) | st.i
 def test_numbers_are_those_of_a_dictionary(columns: list[list[int]], compiled: bool) -> None:
     """Each id keeps the number it got first; unknown ones are -1."""
     with loops(compiled=compiled):
-        numbering, expected = Numbering(), dict[int, int]()
+        numbering, expected = IdTable(), dict[int, int]()
         for column in columns:
             ids = np.array(column, np.uint64)
             assert numbering.find(ids).tolist() == [expected.get(each, -1) for each in column]
@@ -29,8 +28,6 @@ def test_numbers_are_those_of_a_dictionary(columns: list[list[int]], compiled: b
             for each in fresh:
                 expected[each] = len(expected)
             assert numbering.find(ids).tolist() == [expected[each] for each in column]
-            assert [numbering.number(each) for each in (*column, 41)] == [
-                expected.get(each, -1) for each in (*column, 41)]
         assert numbering.ids.tolist() == list(expected)
         assert len(numbering) == len(expected)
 
@@ -42,11 +39,10 @@ def test_ids_that_share_slots_are_told_apart(count: int, compiled: bool) -> None
     inverse = pow(0x9E37_79B9_7F4A_7C15, -1, 2**64)
     ids = np.array([((2**64 - 1 - n) * inverse) % 2**64 for n in range(count)], np.uint64)
     with loops(compiled=compiled):
-        numbering = Numbering()
+        numbering = IdTable()
         for start in range(0, len(ids), 100):
             numbering.add(ids[start:start + 100])
         assert numbering.find(ids).tolist() == list(range(len(ids)))
-        assert [numbering.number(each) for each in ids.tolist()] == list(range(len(ids)))
         assert numbering.intern(ids[::-1].copy())[0].tolist() == [*range(len(ids))][::-1]
 
 
@@ -61,7 +57,7 @@ def test_distinct_ids_are_numbered_as_they_come(column: list[int], compiled: boo
         assert ids[firsts].tolist() == distinct
         assert firsts.tolist() == [column.index(id_) for id_ in distinct]
         assert numbers.tolist() == [distinct.index(id_) for id_ in column]
-        kept = Numbering()
+        kept = IdTable()
         assert [number for id_ in column for number in kept.intern(np.array([id_], np.uint64))[0].tolist()] == (
             numbers.tolist())
         assert kept.intern(ids)[0].tolist() == numbers.tolist()
@@ -74,7 +70,7 @@ def test_new_ids_are_numbered_as_they_are_found(columns: list[list[int]], many: 
     if many:
         columns = [[*columns[0], *range(1000, 4000), *columns[0]] if columns else [], *columns]
     with loops(compiled=compiled):
-        kept, expected = Numbering(), dict[int, int]()
+        kept, expected = IdTable(), dict[int, int]()
         for column in columns:
             known = len(expected)
             for id_ in column:
