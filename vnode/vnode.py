@@ -228,11 +228,6 @@ class Vnode:
         """Begins what `write_few` does; see `begin_write`. None also for a `delivery` of which some rows are here."""
         return self._writer.begin_few(table_uid, columns, rows, partial=partial, delivery=delivery)
 
-    def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
-        """Tells, for who would have to make rows of columns first, whether it pays: this one is newer than all of its
-        child table, and `write_few` may take it. Cheap."""
-        return self._writer.may_append(table_uid, tuid, ts)
-
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
         return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts).wait()

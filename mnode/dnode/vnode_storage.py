@@ -30,7 +30,7 @@ from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.write.vnode_writer import BegunWrite, Change, WrittenRows
+from penstock.vnode.write.vnode_writer import BegunWrite, Change, FewRows, WrittenRows
 from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
@@ -297,6 +297,10 @@ class Storage:
         if len(changes) > 1:
             return vnode.begin_together(changes)
         for change in changes:
+            if isinstance(change, FewRows):
+                table_uid, columns, rows, partial, batch = change
+                return (vnode.begin_few(table_uid, columns, rows, partial=partial)
+                        or vnode.begin_write(table_uid, batch()))
             if isinstance(change, WrittenRows) and change.batch.num_rows:
                 return vnode.begin_write(change.table_uid, change.batch)
         return vnode.begin_together(changes)

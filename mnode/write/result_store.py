@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
-from itertools import repeat
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,12 +37,10 @@ from penstock.tasks.protocol.messages import REPLACE, ResultWrite, TaskId
 from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
 from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.store.delivery import IngestDelivery
-from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE = 0, 1
-_FEW_MAX, _LATE_MAX = 32, 8  # rows of a write, in order and not: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = Places
@@ -285,25 +281,7 @@ class ResultStore:
             offsets = part.column(OFFSET).to_numpy()
             part = part.drop_columns([OFFSET])
             delivery = IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets)
-        vnode = self._storage.vnode(vgroup_id)
-        return _begin_few(vnode, target, part, delivery) or vnode.begin_write(target.uid, part, delivery)
-
-
-def _begin_few(
-    vnode: Vnode, target: Table, part: pa.RecordBatch, delivery: IngestDelivery | None
-) -> BegunWrite | None:
-    """Begins to write a few rows, row by row; None, with nothing begun, where that isn't cheaper, or can't be."""
-    times = part.column(target.time_column.physical)
-    if part.num_rows > _FEW_MAX or times.null_count or (part.num_rows > _LATE_MAX and not vnode.may_append(
-            target.uid, part.column(TUID_COLUMN)[0].as_py(), times[0].value)):
-        return None
-    values: dict[str, Iterable[Any]] = {
-        name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        for name, column in zip(part.schema.names, part.columns, strict=True)}
-    names = tuple(column.physical for column in target.columns)
-    rows = list(zip(values[TUID_COLUMN], *(values.get(name, repeat(None, part.num_rows)) for name in names),
-                    strict=True))
-    return vnode.begin_few(target.uid, names, rows, partial=not values.keys() >= {*names}, delivery=delivery)
+        return self._storage.vnode(vgroup_id).begin_write(target.uid, part, delivery)
 
 
 def _last_deletes(times: _Index, index: _Index, deleted: _Index) -> dict[_Place, int]:

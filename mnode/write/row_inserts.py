@@ -25,7 +25,7 @@ from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
-from penstock.mnode.write.row_placement import FEW_ROWS, write_changes
+from penstock.mnode.write.row_placement import write_changes
 from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import PLAIN_TEXT, Constants
 from penstock.sql.rows.row_pattern import PlainValue, RowPattern, row_pattern
@@ -33,7 +33,7 @@ from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
-from penstock.vnode.write.vnode_writer import BegunWrite, Change, FewRows, WrittenRows
+from penstock.vnode.write.vnode_writer import Change, FewRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
@@ -374,21 +374,8 @@ class RowInserts:
         by_vgroup: dict[int, list[_VnodeRows]] = {}
         for (vgroup_id, _), group in read.groups.items():
             by_vgroup.setdefault(vgroup_id, []).append(group)
-        if read.count < FEW_ROWS:
-            self._storage.whole_writes.write(
-                [(vgroup_id, partial(self._begin, vgroup_id, groups)) for vgroup_id, groups in by_vgroup.items()],
-                self._pool if read.wal_level == 2 and len(by_vgroup) > 1 else None)
-        else:
-            changes = {vgroup_id: partial(_changes, groups) for vgroup_id, groups in by_vgroup.items()}
-            write_changes(self._storage, self._pool, changes, rows=read.count, wal_level=read.wal_level)
-
-    def _begin(self, vgroup_id: int, groups: list[_VnodeRows]) -> BegunWrite | None:
-        if len(groups) == 1 and len(groups[0].rows) <= _FEW_MAX:
-            (group,) = groups
-            vnode, table = self._storage.vnode(vgroup_id), group.of.table
-            return (vnode.begin_few(table.uid, group.of.columns, group.rows, partial=group.of.is_partial)
-                    or vnode.begin_write(table.uid, _columnar(group)))
-        return self._storage.begin_changes(vgroup_id, _changes(groups))
+        changes = {vgroup_id: partial(_changes, groups) for vgroup_id, groups in by_vgroup.items()}
+        write_changes(self._storage, self._pool, changes, rows=read.count, wal_level=read.wal_level)
 
 
 def _changes(groups: Sequence[_VnodeRows]) -> list[Change]:

@@ -91,29 +91,34 @@ def _rows(values: dict[int, float]) -> pa.RecordBatch:
         "v": pa.array(list(values.values()), pa.float64())})
 
 
-def test_parts_are_read_only_for_keys_that_are_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("others", "reader", "expected"), [
+    pytest.param(0, "row_groups_at", [2, 2, 3], id="row by row"),
+    pytest.param(9, "row_groups", [1, 1, 2], id="by column")])
+def test_parts_are_read_only_for_keys_that_are_not_in_memory(
+    others: int, reader: str, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An AT_ONCE stream writes a window's result again and again: once after a flush its part is read, then no more."""
     vnode = Vnode.open(tmp_path, VnodeOptions(2), fs=OsFs(), clock=ManualClock())
+    more = dict.fromkeys(range(100, 100 + others), 0.0)
     try:
         vnode.define_table(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
-        vnode.write(5, _rows({10: 1.0, 20: 2.0, 30: 3.0}))
+        vnode.write(5, _rows({10: 1.0, 20: 2.0, 30: 3.0, **more}))
         vnode.flush()
         reads: list[Path] = []
-        row_groups = PartCache.row_groups
+        read = getattr(PartCache, reader)
 
         def noted(cache: PartCache, path: Path, *rest: object) -> object:
             reads.append(path)
-            return row_groups(cache, path, *rest)  # type: ignore[arg-type]
+            return read(cache, path, *rest)
 
-        monkeypatch.setattr(PartCache, "row_groups", noted)
-        vnode.write(5, _rows({10: 1.5, 20: 2.5}))
-        assert len(reads) == 1
-        vnode.write(5, _rows({10: 1.75}))
-        assert len(reads) == 1
-        vnode.write(5, _rows({10: 1.8, 15: 9.0}))
-        assert len(reads) == 2
+        monkeypatch.setattr(PartCache, reader, noted)
+        counts = []
+        for values in ({10: 1.5, 20: 2.5}, {10: 1.75}, {10: 1.8, 15: 9.0}):
+            vnode.write(5, _rows({**values, **more}))
+            counts.append(len(reads))
+        assert counts == expected
         monkeypatch.undo()
-        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0]
+        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0, *more.values()]
     finally:
         vnode.close()
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from penstock.vnode.store import memtable
 from penstock.vnode.store.memtable import LOOKED_UP_FAN_IN, Memtable, Run
+from penstock.wal.packed_rows import row_format
 
 _Row = tuple[int, int, int]
 
 KEYS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5, unique=True).map(sorted)
 STEPS = st.lists(st.one_of(
-    st.tuples(st.sampled_from(["run", "run", "few"]), KEYS),
+    st.tuples(st.sampled_from(["run", "run", "few", "packed"]), KEYS),
     st.tuples(st.sampled_from(["look", "take"]), st.integers(0, 9)),
     st.tuples(st.just("back"), st.none())), max_size=40)
 
@@ -26,6 +27,9 @@ STEPS = st.lists(st.one_of(
 def _batch(keys: list[tuple[int, int]]) -> pa.RecordBatch:
     return pa.record_batch({"_tuid": pa.array([uid for uid, _ in keys], pa.uint64()),
                             "ts": pa.array([ts for _, ts in keys], pa.timestamp("ms"))})
+
+
+LAYOUT = row_format(_batch([]).schema)
 
 
 def _run(keys: list[tuple[int, int]], version: int) -> Run:
@@ -49,8 +53,14 @@ def test_looking_rows_up_changes_no_rows_and_no_order(steps: list[tuple[str, obj
             if isinstance(what, list):
                 if kind == "run":
                     table.append(_run(what, version), 1)
+                elif kind == "packed":
+                    assert LAYOUT is not None
+                    for key in what:
+                        table.append_packed(LAYOUT.pack(key), key, version, LAYOUT, updates=False)
+                        assert table.packed_version(key) in (None, version)
                 else:
                     table.append_few(_batch(what), version, None, 1)
+                    assert table.packed_version(what[0]) is None
                 expected |= {(uid, ts, version) for uid, ts in what}
             elif kind == "look":
                 assert isinstance(what, int)

@@ -141,7 +141,7 @@ def test_a_few_rows_written_again_and_again_become_one_run() -> None:
         for value in range(40):
             write(vnode, 6, 1, value)
         write(vnode, 7, 2, 40)
-        assert len(vnode._store.table(TABLE).memtable._few) == 41
+        assert vnode._store.table(TABLE).memtable._waiting == 40 * 2 + 4
         assert found(vnode.snapshot(TABLE)) == [(tuid, ts, 39 if ts < 7 else 40) for tuid in (1, 2) for ts in (6, 7, 8)]
         assert [run.num_rows for run in vnode._store.table(TABLE).runs()] == [40 * 2 + 4]
         write(vnode, 6, 1, 41)  # older than the newest of its child table: is looked up

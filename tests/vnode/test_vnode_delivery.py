@@ -110,8 +110,6 @@ def test_what_is_here_already_is_not_appended(tmp_path: Path) -> None:
     first, again = (IngestDelivery(INGEST, "0", "", np.array(offsets, np.int64)) for offsets in ([0, 1], [1, 2]))
     assert vnode.begin_few(TABLE, ("ts", "v"), rows, delivery=first) is not None
     assert vnode.begin_few(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], delivery=again) is None
-    assert vnode.may_append(TABLE, 1, 7)
-    assert not vnode.may_append(TABLE, 1, 6)
 
 
 def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_bad_batches_are_refused_whole(tmp_path: Path) -> None:
 def test_a_pin_keeps_the_log_and_old_versions_over_a_restart(tmp_path: Path) -> None:
     """Retention and collapse stop at the pin; when it is released, both go on."""
     clock = ManualClock()
-    options = {"segment_bytes": 2000, "wal_retention_period_s": 0, "part_grace_s": 0.0, "flush_interval_s": 1.0}
+    options = {"segment_bytes": 500, "wal_retention_period_s": 0, "part_grace_s": 0.0, "flush_interval_s": 1.0}
     vnode = open_vnode(tmp_path, clock=clock, **options)
     for value in range(1, 11):
         vnode.write(TABLE, rows((1, 1), value=value))

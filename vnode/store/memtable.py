@@ -29,7 +29,7 @@ FAN_IN = 32
 MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are, as long as nobody looks rows up in many of them
 LOOKED_UP_FAN_IN = 8
 _LOOKED_UP_LIMITS = tuple(MERGE_BELOW * LOOKED_UP_FAN_IN ** level for level in (1, 2))
-_PACKED_MAX = 4096  # rows that come one by one, or a few at a time, and wait to become a run
+_WAITING_MAX = 4096  # rows that come one by one, or a few at a time, and wait to become a run
 
 TimeRange = tuple[int, int]
 
@@ -164,8 +164,8 @@ def merge(runs: Sequence[Run]) -> Run:
 class Memtable:
     """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`.
 
-    Rows that come one by one, packed, or a few at a time become a run when somebody asks for the runs, or when there
-    are many of them.
+    Rows that come one by one, packed, or a few at a time, as columns, wait until somebody asks for the runs, or until
+    there are many of them; then they become a run.
     """
 
     def __init__(self) -> None:
@@ -173,17 +173,18 @@ class Memtable:
         self.num_rows = 0
         self.num_bytes = 0
         self._small = 0  # how many runs at the end are small
+        self._waiting = 0  # rows, all of one schema
         self._packed: list[bytes] = []
+        self._packed_versions: list[int] = []
+        self._layout: RowFormat | None = None  # of what is packed
         self._newest: dict[RowKey, int] = {}  # of packed rows, the newest version of each key
-        self._versions: list[int] = []
-        self._layout: RowFormat | None = None
-        self._few: list[pa.RecordBatch] = []  # all of one schema; of each the version is in `_versions`
-        self._few_rows = 0
-        self._updates: TimeRange | None = None  # of what is packed, or of `_few`
+        self._few: list[pa.RecordBatch] = []
+        self._few_versions: list[int] = []
+        self._updates: TimeRange | None = None  # of what waits
 
     @property
     def runs(self) -> list[Run]:
-        self._unpack()
+        self.settle()
         return self._runs
 
     def append_packed(self, row: bytes, key: RowKey, version: int, layout: RowFormat, updates: bool) -> None:
@@ -191,60 +192,44 @@ class Memtable:
 
         `updates`: whether it replaces an older version.
         """
-        if layout is not self._layout or self._few:
-            self._unpack()
-            self._layout = layout
+        self._layout = layout
         self._packed.append(row)
+        self._packed_versions.append(version)
         self._newest[key] = version
-        self._versions.append(version)
-        if updates:
-            self._updates = join_ranges([self._updates, (key[1], key[1])])
-        self.num_rows += 1
-        self.num_bytes += len(row)
-        if len(self._packed) >= _PACKED_MAX:
-            self._unpack()
+        self._note_waiting(1, len(row), (key[1], key[1]) if updates else None)
 
     def packed_version(self, key: RowKey) -> int | None:
-        """Returns the newest version of a key if it is among rows that are still packed: then no run has a newer one.
-        """
-        return self._newest.get(key)
+        """Returns the newest version of a key if it is known to be that of a row that is still packed."""
+        return None if self._few else self._newest.get(key)
 
     def append_few(self, rows: pa.RecordBatch, version: int, updates: TimeRange | None, nbytes: int) -> None:
         """Adds a few rows: `_tuid` and all columns, sorted by key. `updates`: see `Run`."""
-        if self._packed or (self._few and not rows.schema.equals(self._few[0].schema)):
-            self._unpack()
         self._few.append(rows)
-        self._versions.append(version)
-        self._few_rows += rows.num_rows
+        self._few_versions.append(version)
+        self._note_waiting(rows.num_rows, nbytes, updates)
+
+    def _note_waiting(self, rows: int, nbytes: int, updates: TimeRange | None) -> None:
+        self.num_rows += rows
+        self.num_bytes += nbytes
+        self._waiting += rows
         if updates is not None:
             self._updates = join_ranges([self._updates, updates])
-        self.num_rows += rows.num_rows
-        self.num_bytes += nbytes
-        if self._few_rows >= _PACKED_MAX:
-            self._unpack()
+        if self._waiting >= _WAITING_MAX:
+            self.settle()
 
-    def _unpack(self) -> None:
-        """Makes a run of the rows that came one by one, or a few at a time."""
-        if self._few:
-            self._join_few()
+    def settle(self) -> None:
+        """Makes a run of the rows that wait, before others have another schema; where a key comes twice, in order."""
+        if not self._waiting:
             return
-        if not self._packed or self._layout is None:
-            return
-        rows = self._layout.unpack(b"".join(self._packed), list(map(len, self._packed)), null_maps=True)
-        versions = np.array(self._versions, np.uint64)
-        self._packed, self._newest = [], {}
-        self._add_sorted(rows, versions)
-
-    def _join_few(self) -> None:
-        few = self._few
-        versions = np.repeat(np.array(self._versions, np.uint64), [batch.num_rows for batch in few])
-        self._few, self._few_rows = [], 0
-        self._add_sorted(pa.concat_batches(few), versions)
-
-    def _add_sorted(self, rows: pa.RecordBatch, versions: U64) -> None:
-        """Makes a run of all rows that came one by one, or a few at a time; where a key comes twice, in order."""
-        updates = self._updates
-        self._versions, self._updates = [], None
+        batches, updates = self._few, self._updates
+        versions = np.repeat(np.array(self._few_versions, np.uint64), [batch.num_rows for batch in batches])
+        if self._packed:
+            assert self._layout is not None
+            batches.append(self._layout.unpack(b"".join(self._packed), list(map(len, self._packed)), null_maps=True))
+            versions = np.concatenate([versions, np.array(self._packed_versions, np.uint64)])
+        self._waiting, self._updates, self._newest = 0, None, {}
+        self._packed, self._packed_versions, self._few, self._few_versions = [], [], [], []
+        rows = pa.concat_batches(batches)
         tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
         if not ascending(tuid, ts):
             order = key_order(tuid, ts, None, versions)
@@ -254,7 +239,7 @@ class Memtable:
 
     def append(self, run: Run, nbytes: int) -> None:
         """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""
-        self._unpack()
+        self.settle()
         self.num_rows += run.num_rows
         self.num_bytes += nbytes
         self._add(run)
@@ -273,13 +258,13 @@ class Memtable:
         Where these are many, some runs are merged before: so their number grows with the logarithm of that of rows.
         Who only appends pays nothing for that.
         """
-        self._unpack()
+        self.settle()
         return self.unpacked_between(first_ts, last_ts)
 
     def unpacked_between(self, first_ts: int, last_ts: int) -> list[Run]:
         """Does so for all rows but those that are packed, and leaves these as they are; see `packed_version`."""
         if self._few:
-            self._unpack()
+            self.settle()
         found = between(self._runs, first_ts, last_ts)
         return between(self._runs, first_ts, last_ts) if (
             len(found) >= LOOKED_UP_FAN_IN and self._merge_some()) else found

@@ -57,6 +57,11 @@ FewKeys = tuple[list[int], list[int]]
 """The uids of the child tables of a few rows, and their times."""
 
 
+def _plain(column: pa.Array) -> pa.Array:
+    """Returns times as integers, all else as it is."""
+    return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
 class PartHandle:
     """A part in use. A replaced part's file is deleted only after nobody holds its handle any more."""
 
@@ -185,6 +190,7 @@ class TableState:
 
     def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
         """Sets the columns that writes are completed to."""
+        self.memtable.settle()
         self.schema = schema.remove_metadata()
         self.key_columns = key_columns
         fields = [pa.field(TUID_COLUMN, pa.uint64()), *self.schema]
@@ -381,6 +387,23 @@ class TableState:
         """Adds a run to the memtable; see `append`."""
         self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
+
+    def rows_of(self, batch: pa.RecordBatch) -> list[Row] | None:
+        """Returns the rows of a batch, NULL for columns that it lacks; None if they can't be packed as they are."""
+        if self.row_format is None:
+            return None
+        columns: list[pa.Array | None] = batch.columns
+        if not batch.schema.equals(self.row_schema):
+            given = dict(zip(batch.schema.names, columns, strict=True))
+            columns = [given.pop(field.name, None) for field in self.row_schema]
+            if given or any(column is not None and column.type != field.type
+                            for column, field in zip(columns, self.row_schema, strict=True)):
+                return None
+        if any(column is None or column.null_count for column in columns[:2]):
+            return None
+        nothing = [None] * batch.num_rows
+        values = [nothing if column is None else _plain(column).to_pylist() for column in columns]
+        return list(zip(*values, strict=True))
 
     def packed(self, rows: Sequence[Row]) -> PackedRows | None:
         """Returns complete rows in packed form; None if they have none, lack a key, or have one twice.

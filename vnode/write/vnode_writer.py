@@ -20,7 +20,8 @@ from penstock.wal.pending_records import Ticket
 from penstock.wal.record import IngestOrigin, RecordKind, delete_points_payload
 from penstock.wal.writer import WalWriter
 
-_FEW_ROWS = 32  # of a write: of more, columns are cheaper
+_PACKED_ROWS = 8  # of a write that comes as columns: more are cheaper as they are
+_FEW_ROWS = 32  # of a write: more are cheaper to look at column by column
 _POINTS_MAX = 1 << 16  # of a record: readers hold a record as a whole
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
@@ -111,8 +112,9 @@ class VnodeWriter:
         store = self._store
         table = store.table(table_uid)
         columns = table.columns
-        if batch.num_rows <= _FEW_ROWS and delivery is None:
-            begun = self._begin_batch(table_uid, batch, ingest_time_ms)
+        if batch.num_rows <= _FEW_ROWS:
+            begun = self._begin_packed(table, batch, delivery) if ingest_time_ms is None else None
+            begun = begun or self._begin_batch(table_uid, batch, ingest_time_ms, delivery)
             if begun is not None:
                 return begun
         rows = prepare(batch, columns, table.key_columns)
@@ -127,22 +129,38 @@ class VnodeWriter:
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
             return self._begun(table, ticket)
 
-    def _begin_batch(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None) -> BegunWrite | None:
+    def _begin_packed(self, table: TableState, batch: pa.RecordBatch, delivery: IngestDelivery | None
+                      ) -> BegunWrite | None:
+        """Begins to write a few rows one by one; None, with nothing begun, where that isn't cheaper, or can't be."""
+        # Of composite keys nothing is known without a look at each row.
+        if batch.num_rows > _PACKED_ROWS and table.key_columns == 1:
+            return None
+        columns, rows = table.column_names, table.rows_of(batch)
+        return None if rows is None else self.begin_few(
+            table.uid, columns, rows, partial=batch.num_columns <= len(columns), delivery=delivery)
+
+    def _begin_batch(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
+                     delivery: IngestDelivery | None) -> BegunWrite | None:
         """Begins to write a few rows if it is known without a look at others what they are; None, with nothing begun,
         if not."""
         store = self._store
         with store.lock:
             store.require_writable()
             table = store.table(table_uid)
+            if delivery is not None and not delivery.is_new_to(table.places):
+                return None
             known = table.decide_on_few(batch)
             if known is None:
                 return None
             decided, keys = known
+            origin = None if delivery is None else delivery.origin
             now = store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             schema = table.schema_in_log(decided)
             ticket = self._wal.enqueue_rows(
-                table.uid, batch if decided.change is None else table.wal_batch(decided, schema), now, None, schema)
+                table.uid, batch if decided.change is None else table.wal_batch(decided, schema), now, origin, schema)
             table.append_few(batch, keys, ticket.version, decided.updates, ticket.size)
+            if origin is not None:
+                table.note_place(origin, ticket.version)
             return self._begun(table, ticket)
 
     def begin_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool,
@@ -171,13 +189,6 @@ class VnodeWriter:
             table.uid, *table.packed_in_log(rows, verdict), self._store.clock.now_ms(), origin, continues=continues)
         table.append_packed(rows, verdict, ticket.version)
         return ticket
-
-    def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
-        """Tells whether a row might be appended now; see `Vnode.may_append`."""
-        with self._store.lock:
-            table = self._store.table(table_uid)
-            newest = table.newest.get(tuid)
-            return table.row_format is not None and (newest is None or ts > newest)
 
     def _begun(self, table: TableState, ticket: Ticket | None) -> BegunWrite:
         stalled = table.memtable.num_bytes > _STALL_FACTOR * self._store.options.memtable_bytes
