@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
 from penstock.mnode.write.row_placement import write_changes
-from penstock.sql.dialect.tokenizer import KEYWORDS
+from penstock.sql.rows.child_pattern import END, PLAIN_NAME, plain_name
 from penstock.sql.rows.constants import PLAIN_TEXT, Constants
 from penstock.sql.rows.row_pattern import PlainValue, RowPattern, row_pattern
 from penstock.sql.schema import Column, Database, Table, can_name_child
@@ -36,14 +36,13 @@ from penstock.vnode.store.table_state import Row
 from penstock.vnode.write.vnode_writer import Change, FewRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
-_NAME = r"([A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
+_NAME = f"({PLAIN_NAME})"
 _NAMES = r"\(([A-Za-z0-9_,\s]*+)\)\s*+"
 _TAG = rf"\s*+(?:-?[0-9]{{1,18}}+(?:\.[0-9]{{1,18}}+)?+|{PLAIN_TEXT}|NULL|null|true|false|TRUE|FALSE)\s*+"
 _USING = rf"USING\s++(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?TAGS\s*+\(({_TAG}(?:,{_TAG})*+)\)\s*+(?:{_NAMES})?"
 _INSERT = re.compile(r"\s*+INSERT\s++INTO(?=\s)", re.ASCII | re.IGNORECASE)
 _TARGET = re.compile(
     rf"\s*+(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?(?:{_USING})?VALUES\s*+(?=\()", re.ASCII | re.IGNORECASE)
-_END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _TAGS = re.compile(_TAG, re.ASCII)
 _TEXT_MAX = 1 << 20  # characters: some hundred milliseconds
 _ROWS_MAX = 50  # of a table that a statement names; from there on columns are cheaper
@@ -113,6 +112,10 @@ class _Read:
             return False
         group.rows += rows
         return True
+
+
+_Given = Callable[[Table, str | None], _TablePattern]
+"""How values are given, by the names that are listed."""
 
 
 class _Target(Protocol):
@@ -207,8 +210,7 @@ class RowInserts:
         self._storage = storage
         self._children = children
         self._clock = clock
-        self._patterns: dict[tuple[int, str | None, bool], _TablePattern] = {}
-        self._tag_patterns: dict[tuple[int, str | None], tuple[Table, RowPattern | None]] = {}
+        self._patterns: dict[tuple[int, str | None, _Given], _TablePattern] = {}
         #: by the text before a statement's last parenthesis, and the session's database
         self._heads: dict[tuple[str, str | None], _Head] = {}
 
@@ -270,7 +272,7 @@ class RowInserts:
     def _read(self, text: str, start: int, state: SessionState) -> _Read | None:
         """Returns what a statement gives if all of it is plain and fits; nothing is changed yet."""
         read, now_ms = _Read(), self._clock.now_ms()
-        while not read.count or not _END.fullmatch(text, start):
+        while not read.count or not END.fullmatch(text, start):
             head = _TARGET.match(text, start)
             database = None if head is None else self._catalog.user_database(_database(head[1], state))
             if head is None or database is None:
@@ -297,31 +299,22 @@ class RowInserts:
         All rows of a super table's new children give the same columns: which of two writes comes first counts else.
         """
         _, word, before, prefix, super_name, tag_names, tags, after = head.groups()
-        name = _name(word)
+        name = plain_name(word)
         if tags is None or name is None or not can_name_child(name) or (before is not None and after is not None):
             return None
-        parent = self._catalog.table(_database(prefix, state), _name(super_name) or "")
+        parent = self._catalog.table(_database(prefix, state), plain_name(super_name) or "")
         if parent is None or parent.kind != "super" or parent.database != database.name:
             return None
         if self._catalog.table(database.name, name) is not None:
             return None
-        pattern = self._tag_pattern(parent, tag_names)
+        pattern = self._pattern(parent, tag_names, _tag_pattern).pattern
         values = None if pattern is None else pattern.read(head.string, head.start(7) - 1, 1, constants)
         if values is None:
             return None
-        of = self._pattern(parent, after if before is None else before, by_name=False)
+        of = self._pattern(parent, after if before is None else before, _table_pattern)
         new = read.coming.setdefault(parent.uid, _NewTables(of))
         new.tags.setdefault(name, tuple(values[0][0]))
         return _NewTarget(of, name, new) if new.of is of else None
-
-    def _tag_pattern(self, parent: Table, listed: str | None) -> RowPattern | None:
-        key = (parent.uid, listed)
-        known = self._tag_patterns.get(key)
-        if known is None or known[0] is not parent:
-            if len(self._tag_patterns) >= _PATTERNS_MAX:
-                self._tag_patterns.clear()
-            known = self._tag_patterns[key] = (parent, _tag_pattern(parent, listed))
-        return known[1]
 
     def _create(self, new: _NewTables, read: _Read) -> None:
         """Creates child tables, and puts their rows to those of their vnodes."""
@@ -350,24 +343,24 @@ class RowInserts:
         if before is not None and after is not None:
             return None
         listed = after if before is None else before
-        found = self._catalog.rows_of(database.name, _name(name) or "")
+        found = self._catalog.rows_of(database.name, plain_name(name) or "")
         if found is not None:
             table, uid, vgroup_id = found
-            target = _TableTarget(self._pattern(table, listed, by_name=False), uid, vgroup_id)
+            target = _TableTarget(self._pattern(table, listed, _table_pattern), uid, vgroup_id)
             return target if using[1] is None or _is_child(target, *using, state=state) else None
         if listed is None or using[1] is not None or TBNAME.name not in listed.lower():
             return None
-        storage = self._catalog.table(database.name, _name(name) or "")
+        storage = self._catalog.table(database.name, plain_name(name) or "")
         return None if storage is None or storage.kind != "super" else _ChildrenTarget(
-            self._pattern(storage, listed, by_name=True), self._children)
+            self._pattern(storage, listed, _named_pattern), self._children)
 
-    def _pattern(self, table: Table, listed: str | None, *, by_name: bool) -> _TablePattern:
-        key = (table.uid, listed, by_name)
+    def _pattern(self, table: Table, listed: str | None, given: _Given) -> _TablePattern:
+        key = (table.uid, listed, given)
         known = self._patterns.get(key)
         if known is None or known.table is not table:
             if len(self._patterns) >= _PATTERNS_MAX:
                 self._patterns.clear()
-            known = self._patterns[key] = _table_pattern(table, listed, by_name=by_name)
+            known = self._patterns[key] = given(table, listed)
         return known
 
     def _write(self, read: _Read) -> None:
@@ -400,12 +393,16 @@ def _columnar(group: _VnodeRows) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=[TUID_COLUMN, *(column.physical for column in of.given)])
 
 
-def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _TablePattern:
+def _named_pattern(table: Table, listed: str | None) -> _TablePattern:
+    return _table_pattern(table, listed, by_name=True)
+
+
+def _table_pattern(table: Table, listed: str | None, *, by_name: bool = False) -> _TablePattern:
     of = [*table.columns, TBNAME] if by_name else list(table.columns)
     columns = list(of)
     if listed is not None:
         by_word = {column.name: column for column in (*of, *(table.tags if by_name else ()))}
-        names = [_name(name.strip()) for name in listed.split(",")]
+        names = [plain_name(name.strip()) for name in listed.split(",")]
         columns = [by_word[name] for name in names if name in by_word]
         if len(columns) < len(names) or not {*table.key_columns} <= {*columns}:
             return _TablePattern(table, (), None)
@@ -415,36 +412,29 @@ def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _Table
     return _TablePattern(table, tuple(column for column in table.columns if column in columns), pattern)
 
 
-def _tag_pattern(parent: Table, listed: str | None) -> RowPattern | None:
-    """Returns the pattern of tag values, for all tags or those that are listed; None if one of them isn't there."""
+def _tag_pattern(parent: Table, listed: str | None) -> _TablePattern:
+    """Returns the pattern of tag values, for all tags or those that are listed; none if one of them isn't there."""
     by_name = {tag.name: tag for tag in parent.tags}
-    names = list(by_name) if listed is None else [_name(name.strip()) for name in listed.split(",")]
+    names = list(by_name) if listed is None else [plain_name(name.strip()) for name in listed.split(",")]
     tags = [by_name[name] for name in names if name in by_name]
-    return row_pattern(tags, parent.tags) if len(tags) == len(names) else None
+    return _TablePattern(parent, (), row_pattern(tags, parent.tags) if len(tags) == len(names) else None)
 
 
 def _database(prefix: str | None, state: SessionState) -> str:
-    return (state.database if prefix is None else _name(prefix)) or ""
-
-
-def _name(text: str) -> str | None:
-    """Returns the name that a word is, None for keywords."""
-    if text.startswith("`"):
-        return text[1:-1]
-    return None if text.upper() in KEYWORDS else text.lower()
+    return (state.database if prefix is None else plain_name(prefix)) or ""
 
 
 def _is_child(target: _TableTarget, prefix: str | None, name: str, tag_names: str | None, tags: str, *,
               state: SessionState) -> bool:
     """Returns whether USING names the super table of a table that is there, and as many tags as it gives values."""
     table = target.of.table
-    if table.kind != "super" or _name(name) != table.name:
+    if table.kind != "super" or plain_name(name) != table.name:
         return False
     if _database(prefix, state) != table.database:
         return False
     if tag_names is None:
         return True
-    names = [_name(tag.strip()) for tag in tag_names.split(",")]
+    names = [plain_name(tag.strip()) for tag in tag_names.split(",")]
     return len(names) == len(_TAGS.findall(tags)) and {tag.name for tag in table.tags}.issuperset(names)
 
 

@@ -12,7 +12,9 @@ from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import PLAIN_TEXT
 from penstock.sql.tree.statements import CreateChildTables, Name, PlainChildren
 
-_NAME = r"(?:[A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
+PLAIN_NAME = r"[A-Za-z_][A-Za-z0-9_]*+|`[^`]++`"
+END = re.compile(r"\s*+;?+\s*+", re.ASCII)
+_NAME = f"(?:{PLAIN_NAME})"
 _NAMES = rf"\(\s*+{_NAME}\s*+(?:,\s*+{_NAME}\s*+)*+\)\s*+"
 _TAG = rf"\s*+(?:[-+]?[0-9]{{1,20}}+(?:\.[0-9]{{1,20}}+)?+|{PLAIN_TEXT}|NULL|null|true|false|TRUE|FALSE)\s*+"
 _CREATE = re.compile(r"\s*+CREATE\s++TABLE(?=\s)", re.ASCII | re.IGNORECASE)
@@ -21,7 +23,6 @@ _CHILD = re.compile(
     rf"USING\s++((?:{_NAME}\.)?+{_NAME}\s*+(?:{_NAMES})?+)TAGS\s*+(?=\()", re.ASCII | re.IGNORECASE)
 _TAGS = re.compile(rf"\({_TAG}(?:,{_TAG})*+\)", re.ASCII)
 _USING = re.compile(rf"(?:({_NAME})\.)?+({_NAME})\s*+(?:\((.*)\)\s*+)?+", re.ASCII | re.DOTALL)
-_END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 
 
 def read_plain_children(text: str) -> CreateChildTables | None:
@@ -48,16 +49,16 @@ def _read(text: str, at: int) -> PlainChildren | None:
         if found[3] != database or found[5] != said or (found[2] and not exists):
             return None
         tags = _TAGS.match(text, found.end())
-        name = _plain_name(found[4])
+        name = plain_name(found[4])
         if tags is None or name is None:
             return None
         names.append(name)
         places.append(found.end())
         at = tags.end()
         found = _CHILD.match(text, at)
-    listed = None if using[3] is None else [_plain_name(one) for one in re.findall(_NAME, using[3])]
-    words = [None if one is None else _plain_name(one) for one in (database, using[1], using[2])]
-    if len(names) < 2 or not _END.fullmatch(text, at) or words[2] is None or None in (listed or ()):
+    listed = None if using[3] is None else [plain_name(one) for one in re.findall(_NAME, using[3])]
+    words = [None if one is None else plain_name(one) for one in (database, using[1], using[2])]
+    if len(names) < 2 or not END.fullmatch(text, at) or words[2] is None or None in (listed or ()):
         return None
     if (words[0] is None) != (database is None) or (words[1] is None) != (using[1] is None):
         return None
@@ -67,7 +68,7 @@ def _read(text: str, at: int) -> PlainChildren | None:
         tuple(places))
 
 
-def _plain_name(text: str) -> str | None:
+def plain_name(text: str) -> str | None:
     """Returns the name that a word is, None for keywords."""
     if text.startswith("`"):
         return text[1:-1]
