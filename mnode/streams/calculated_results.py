@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,23 @@ class Results:
     counts: Sequence[int]
     took_us: Sequence[int]
     problems: Sequence[str | None]
+
+    def followed_by(self, others: Results) -> Results:
+        """Returns what these and other windows, which have no results, have together."""
+        return replace(self, times=[*self.times, *others.times], counts=[*self.counts, *others.counts],
+                       took_us=[*self.took_us, *others.took_us], problems=[*self.problems, *others.problems])
+
+    def and_before(self, windows: Sequence[FiredWindow], known: Mapping[tuple[int, int], Times]) -> Results:
+        """Returns the same, with the times of what there was besides."""
+        return replace(self, times=[
+            times if (before := known.get(window.place)) is None else np.union1d(times, before)
+            for window, times in zip(windows, self.times, strict=True)])
+
+    def of(self, places: Sequence[int]) -> Results:
+        """Returns what some of the windows have."""
+        return Results(
+            None, _NO_PLACES, [self.times[place] for place in places], [self.counts[place] for place in places],
+            [self.took_us[place] for place in places], [self.problems[place] for place in places])
 
     def gone(
         self, windows: Sequence[FiredWindow], retracted: Sequence[FiredWindow],

@@ -267,8 +267,7 @@ class Calculations:
         begun = [window for window in fired if window.opened and window.start in job.ticks]
         if begun:
             assert job.executions.vgroup_id is not None
-            rows = self._rows_of(job, begun, {}, no_results(len(begun)))
-            self._begin({job.executions.vgroup_id: [WrittenRows(job.executions.uid, rows)]})
+            self._begin({job.executions.vgroup_id: [self._rows_of(job, begun, no_results(len(begun)))]})
 
     # --- computing --------------------------------------------------------------------------------------------
 
@@ -312,7 +311,7 @@ class Calculations:
         plan = plan_query(for_many(
             query, asked.trigger, asked.does, Name(job.executions.name, job.executions.database), bounds_of(windows),
             job.clock_of(windows[0]), by_table=asked.by_table), asked.catalog, asked.session)
-        rows = _FiredRows(self._rows_of(job, windows, {}, no_results(len(windows))))
+        rows = _FiredRows(self._rows_of(job, windows, no_results(len(windows))).batch)
         return self._queries.run_given(plan, asked.session, {job.executions.uid: rows})
 
     def _of_one(self, job: _Job, query: Query, window: FiredWindow) -> pa.Table:
@@ -337,20 +336,21 @@ class Calculations:
         self, job: _Job, results: Results, windows: Sequence[FiredWindow], gone: Sequence[FiredWindow],
         write: ResultWrite,
     ) -> None:
-        """Writes the rows of executions, and before or with them what they have given."""
+        """Writes the rows of executions first, which say where results are that go and that come: so they are found
+        behind a crash. Then come the results, and last, where some have gone, where those are that stay."""
         assert job.executions.vgroup_id is not None
-        changes: dict[int, list[Change]] = defaultdict(list)
-        for some, of_some in ((windows, results), (gone, no_results(len(gone)))):
-            if some:
-                changes[job.executions.vgroup_id].append(WrittenRows(
-                    job.executions.uid, self._rows_of(job, some, job.known, of_some)))
+        both = [*windows, *gone]
+        outcome = results.followed_by(no_results(len(gone)))
+        before = {place: known.times for place, known in job.known.items()}
+        doubtful = outcome.and_before(both, before)
+        home = job.executions.vgroup_id
+        self._begin({home: [self._rows_of(job, both, doubtful)]})
         if job.target is not None:
-            if job.asked.moves:  # else what was written before a crash couldn't be found again
-                self._begin(changes)
-                changes.clear()
-            for vgroup_id, of_vnode in self._result_changes(job, job.target, results, windows, gone, write).items():
-                changes[vgroup_id] += of_vnode
-        self._begin(changes)
+            self._begin(self._result_changes(job, job.target, results, windows, gone, write))
+        settled = [place for place, (one, other) in enumerate(zip(outcome.times, doubtful.times, strict=True))
+                   if len(one) < len(other)]
+        if settled:
+            self._begin({home: [self._rows_of(job, [both[place] for place in settled], outcome.of(settled))]})
         newest = self._newest[job.stream.id]
         for window in windows:
             newest[window.group.id] = max(window.start, newest.get(window.group.id, window.start))
@@ -377,8 +377,10 @@ class Calculations:
             size = int(places.max(initial=0)) + 1
             uids, vgroups = np.full(size, target.uid, np.uint64), np.full(size, target.vgroup_id, np.int64)
         changes: dict[int, list[Change]] = defaultdict(list)
-        gone = results.gone(windows, retracted, {place: known.times for place, known in job.known.items()},
-                            every=target.key_column is not None)
+        # Groups may share a child table, and keys tell their rows apart; a delete would take those of all.
+        shares = job.asked.names_children and target.key_column is not None
+        before = {} if shares else {place: known.times for place, known in job.known.items()}
+        gone = results.gone(windows, retracted, before, every=target.key_column is not None)
         if len(gone[0]):
             child, times = gone
             for vgroup_id in np.unique(vgroups[child]).tolist():
@@ -393,9 +395,7 @@ class Calculations:
                     0, TUID_COLUMN, pa.array(uids[results.children][own]))))
         return changes
 
-    def _rows_of(
-        self, job: _Job, windows: Sequence[FiredWindow], known: Mapping[tuple[int, int], _Execution], results: Results
-    ) -> pa.RecordBatch:
+    def _rows_of(self, job: _Job, windows: Sequence[FiredWindow], results: Results) -> WrittenRows:
         """Returns the rows of executions as they are stored."""
         now = self._services.clock.now_ms() * job.asked.units_per_ms
         values: list[Sequence[object]] = [
@@ -411,8 +411,8 @@ class Calculations:
         arrays = [pa.array(column, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
                   for column, kind in zip(values, (each.type.arrow() for each in job.executions.columns), strict=True)]
         tuids = pa.repeat(pa.scalar(job.executions.uid, pa.uint64()), len(windows))
-        return pa.RecordBatch.from_arrays(
-            [tuids, *arrays], names=[TUID_COLUMN, *(column.physical for column in job.executions.columns)])
+        return WrittenRows(job.executions.uid, pa.RecordBatch.from_arrays(
+            [tuids, *arrays], names=[TUID_COLUMN, *(column.physical for column in job.executions.columns)]))
 
     def _forget_dropped(self) -> None:
         """Forgets what was kept of streams that are gone."""

@@ -37,7 +37,6 @@ from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
-from penstock.sql.tree.fired_queries import moves
 from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Select
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.protocol.task_graph import TaskGraph
@@ -58,9 +57,9 @@ _TOO_MANY, _TARGET_TAKEN, _TABLE_EXISTS = 0x03F6, 0x03F7, 0x0603
 class AskedCalculation:
     """What a stream with a trigger of its own computes, and for whom; `trigger` is the query of its windows.
 
-    `expired`: EXPIRED_TIME in units of the precision. `moves`: results may have other times when they are computed
-    again. `units_per_ms`: of the precision. `count`: so many rows a full window has, 0 where that doesn't matter.
-    `by_table`: `%%tbname` is a child of the trigger's table.
+    `expired`: EXPIRED_TIME in units of the precision. `names_children`: OUTPUT_SUBTABLE is given. `units_per_ms`: of
+    the precision. `count`: so many rows a full window has, 0 where that doesn't matter. `by_table`: `%%tbname` is a
+    child of the trigger's table.
     """
 
     does: Calculation
@@ -68,7 +67,7 @@ class AskedCalculation:
     catalog: CatalogView
     session: Session
     expired: int | None
-    moves: bool
+    names_children: bool
     units_per_ms: int
     count: int
     by_table: bool
@@ -170,7 +169,7 @@ class StreamPlanning:
         return AskedCalculation(
             does, statement.select, self._services.catalog, zoned(statement.options, session),
             None if does.expired is None else does.expired.in_units(source.precision),
-            does.query is not None and moves(does.query), UNITS_PER_SECOND[source.precision] // 1000,
+            statement.target.subtable is not None, UNITS_PER_SECOND[source.precision] // 1000,
             statement.select.window.count if isinstance(statement.select.window, CountWindow) else 0,
             reads_child(statement, self._services.catalog, session))
 

@@ -26,12 +26,15 @@ from penstock.sql.tree.fired_queries import (
     for_one,
     sample_values,
 )
+from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     TRIGGER,
     Calculation,
     CountWindow,
     CreateStream,
     EventWindow,
+    ExternalSource,
+    Query,
     StreamOptions,
     TableSource,
 )
@@ -67,6 +70,7 @@ def plan_calculation(
     check_placeholders(does, grouped_by_table=by_table)
     columns: tuple[Column, ...] = ()
     if does.query is not None:
+        _check_tables(does.query, catalog, session)
         sample = sample_values(does, statement.select, [with_length(kind) for kind in groups])
         query = for_one(does.query, statement.select, sample, by_table=reads_child(statement, catalog, session))
         batch = plan_query(query, catalog, session)
@@ -111,6 +115,16 @@ def _options_of(statement: CreateStream, does: Calculation) -> StreamOptions:
     if isinstance(window, CountWindow):  # rows before others would move all windows behind them
         options = options.with_changes(ignore_expired=True)
     return options.with_changes(trigger="at_once") if at_once else options
+
+
+def _check_tables(query: Query, catalog: CatalogView, session: Session) -> None:
+    """Raises InvalidStreamError for a table that shows who asks for it what he may see: nobody does here."""
+    for source in tables_of(query):
+        if isinstance(source, ExternalSource):
+            continue
+        table = catalog.table(source.name.database or session.database or "", source.name.name)
+        if table is not None and table.kind == "system":
+            raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
 
 
 def reads_child(statement: CreateStream, catalog: CatalogView, session: Session) -> bool:

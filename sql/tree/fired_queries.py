@@ -136,11 +136,6 @@ def rows_of_trigger(trigger: Select, clock: Values) -> Query:
     return Select(items, TableSource(trigger.source.name, None, (first, last)), distinct=True, where=where)
 
 
-def moves(query: Query) -> bool:
-    """Whether the times of results depend on more than what the trigger gives."""
-    return not isinstance(query, Select) or not _is_constant(query.items[0].expression)
-
-
 def _is_constant(node: exp.Expression) -> bool:
     given = all(column.name in PLACEHOLDERS or column.name.startswith(TRIGGER) for column in found_in(node, exp.Column))
     return given and not found_in(node, Select, exp.Star)
