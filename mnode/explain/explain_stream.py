@@ -50,7 +50,7 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     if plan.calculation is not None:
         lines += _calculated(plan, plan.calculation)
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
-    if not isinstance(plan.computation, RefreshPlan) and not plan.keeps_groups:
+    if not isinstance(plan.computation, RefreshPlan | PeriodPlan) and not plan.keeps_groups:
         lines.append(f"Time of each vnode: {_time(plan)}")
     lines += _state(plan)
     if state_limit:
@@ -80,7 +80,9 @@ def _calculated(plan: StreamPlan, calculation: CalculationPlan) -> list[str]:
     columns = ", ".join(f"{column.name} {column.type.sql()}" for column in calculation.columns)
     where = f", into {plan.sink.text}" if plan.sink.table else ", which is told and not kept"
     what = f"the engine computes the query by DuckDB, which gives {columns}{where}" if columns else "that is told"
-    return [f"Whenever it fires, at {' and '.join(calculation.events).replace('_', ' ')}, {what}",
+    events = " and ".join(event.removeprefix("window_") for event in calculation.events)
+    when = "Whenever it fires" if isinstance(plan.computation, PeriodPlan) else f"At the {events} of a window"
+    return [f"{when}, {what}",
             f"Few windows are computed one by one, many by one query; each is a row of {plan.sink.database}."
             f"{calculation.table}"]
 

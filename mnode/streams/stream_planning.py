@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStreamError, NotFoundError
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InUseError,
+    InvalidStreamError,
+    NotFoundError,
+    NotSupportedError,
+)
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import (
     AskedStream,
@@ -129,6 +135,10 @@ class StreamPlanning:
         replaced = self._services.catalog.streams.named(statement.name)
         options = statement.options
         if replaced is not None:
+            plans = (self._known.plans[replaced.id].plan,) if replaced.id in self._known.plans else ()
+            if statement.calculation is not None or any(plan.calculation is not None for plan in plans):
+                raise NotSupportedError("a stream with a trigger of its own can't be replaced, and replaces none",
+                                        hint=f"DROP STREAM {replaced.name}, and create it again")
             if options.fill_history is False:
                 raise InvalidStreamError("a stream that replaces another computes its history",
                                          hint="leave out FILL_HISTORY 0")

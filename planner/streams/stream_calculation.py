@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotSupportedError
+from penstock.common.errors import InvalidStatementError, InvalidStreamError
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
@@ -47,9 +47,6 @@ def triggered(statement: CreateStream, session: Session) -> tuple[CreateStream, 
     does = statement.calculation
     if does is None:
         return statement, session
-    if statement.or_replace:
-        raise NotSupportedError("CREATE OR REPLACE STREAM is not for streams with a trigger of their own",
-                                hint="drop the stream, and create it again")
     if does.history_from is not None:
         since = exp.GTE(this=exp.column("_c0"), expression=exp.Paren(this=copied(does.history_from)))
         where = statement.select.where
