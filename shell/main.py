@@ -18,6 +18,7 @@ from penstock.shell.commands.dump_options import add_dump_options, add_restore_o
 from penstock.shell.commands.fsck_options import add_fsck_options
 from penstock.shell.commands.generate_options import add_generate_options
 from penstock.shell.commands.import_options import add_import_options
+from penstock.shell.commands.migrate_options import add_migrate_options
 from penstock.shell.commands.serve_options import add_serve_options
 from penstock.shell.commands.verify_options import add_verify_options
 from penstock.shell.terminal.error_text import error_text
@@ -297,6 +298,12 @@ def _run_verify(options: argparse.Namespace) -> int:
     return run_verify(options, _config(options))
 
 
+def _run_migrate(options: argparse.Namespace) -> int:
+    from penstock.shell.commands.migrate_command import run_migrate
+
+    return run_migrate(options)
+
+
 def _run_serve(options: argparse.Namespace) -> int:
     share_heaps_between_threads()  # before pyarrow comes with what is imported next
     from penstock.shell.commands.serve_command import run_serve
@@ -367,5 +374,7 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("verify", "Compare the results of streams with the queries over their sources, while no engine runs.",
                add_verify_options, _run_verify, failed=WRONGLY_CALLED),
+    SubCommand("migrate-stream", "Print CREATE STREAM in the other of its two forms, and say what differs.",
+               add_migrate_options, _run_migrate),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

@@ -44,11 +44,16 @@ class PartitionKey(GroupKey):
         return StreamKey(self.column, self.type, self.names[-1], self.partitions)
 
 
-def partition_key(place: int, item: PartitionItem, value: SqlExpr, mark: Mark) -> PartitionKey:
-    """Returns the key that an item of PARTITION BY is. `mark`: see `fingerprint`."""
+def names_of(item: PartitionItem) -> tuple[str, ...]:
+    """Returns how SUBTABLE and TAGS may refer to an item of PARTITION BY."""
     node = item.expression
     own = (item.alias,) if item.alias else (item.text, *((node.name,) if isinstance(node, exp.Column) else ()))
-    names = (*own, text_of(node))
+    return *own, text_of(node)
+
+
+def partition_key(place: int, item: PartitionItem, value: SqlExpr, mark: Mark) -> PartitionKey:
+    """Returns the key that an item of PARTITION BY is. `mark`: see `fingerprint`."""
+    names = names_of(item)
     return PartitionKey(f"#g{place}", value.type, mark, item.alias, names[0], place=place, value=value, names=names,
                         item=item)
 

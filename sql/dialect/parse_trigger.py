@@ -23,7 +23,6 @@ from penstock.sql.tree.statements import (
     Notify,
     NotifyEvent,
     PartitionItem,
-    Query,
     Select,
     SelectItem,
     Source,
@@ -99,9 +98,11 @@ def parse_triggered_stream(
         force_output=bool(options.get("force_output")), ignore_nodata=bool(options.get("ignore_nodata_trigger")),
         flags=tuple(flag for flag in ("low_latency_calc", "delete_recalc") if options.get(flag)),
         where=where)
+    windows = windows_of(given.window, source, groups, options.get("pre_filter"),
+                         fills=not options.get("ignore_nodata_trigger"))
     return CreateStream(
-        name, _stream_options(given), target or StreamTarget(Name("")), _windows_of(given, source, groups),
-        if_not_exists, parser.source(start), or_replace, notify, start, calculation=calculation)
+        name, _stream_options(given), target or StreamTarget(Name("")), windows, if_not_exists, parser.source(start),
+        or_replace, notify, start, calculation=calculation)
 
 
 # --- the trigger ------------------------------------------------------------------------------------------------
@@ -158,21 +159,23 @@ def _parse_table(parser: QueryParser) -> Source:
     return TableSource(parser.object_name("the trigger's table"))
 
 
-def _windows_of(given: _Trigger, source: Source | None, groups: Sequence[PartitionItem]) -> Query:
-    """Returns the query of the trigger, whose rows are its windows: start, end, rows, and what tells its group."""
-    window = given.window
+def windows_of(
+    window: Window | None, source: Source | None, groups: Sequence[PartitionItem], condition: exp.Expression | None, *,
+    fills: bool,
+) -> Select:
+    """Returns the query of a trigger, whose rows are its windows: start, end, rows, and what tells its group.
+
+    `condition`: that of PRE_FILTER. `fills`: windows without rows are windows, too.
+    """
     names = ["_wstart", "_wend", "_twrownum", *(f"_group{place}" for place in range(1, len(groups) + 1))]
     values = [exp.column("_wstart"), exp.column("_wend"), exp.Anonymous(this="count", expressions=[exp.Star()]),
               *(copied(item.expression) for item in groups)]
-    condition = given.options.get("pre_filter")
     if isinstance(window, CountWindow) and window.columns:
         given_values = [exp.Not(this=exp.Is(this=copied(column), expression=exp.Null())) for column in window.columns]
         any_value = exp.Paren(this=exp.or_(*given_values))
         condition = any_value if condition is None else exp.And(this=exp.Paren(this=condition), expression=any_value)
         window = CountWindow(window.count, window.sliding)
-    fill = None
-    if isinstance(window, IntervalWindow) and not given.options.get("ignore_nodata_trigger"):
-        fill = Fill("value", (exp.Literal.number("0"),))
+    fill = Fill("value", (exp.Literal.number("0"),)) if fills and isinstance(window, IntervalWindow) else None
     return Select(tuple(SelectItem(value, name, name) for value, name in zip(values, names, strict=True)), source,
                   where=condition, partition_by=tuple(groups), window=window, fill=fill)
 
