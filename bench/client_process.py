@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.request_clients import Client, GrpcClient, HttpClient, PostgresClient, drive
+from bench.request_clients import Client, GrpcClient, HttpClient, PostgresClient, drive, http_request
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,7 +80,8 @@ class ClientProcess:
 def _sockets(stack: ExitStack, port: int) -> Prepare:
     def client(fields: Mapping[str, Any]) -> Client:
         if "bodies" in fields:
-            return HttpClient(fields["head"], iter(fields["bodies"]))
+            # Made before the clock runs.
+            return HttpClient(iter([http_request(fields["head"], body) for body in fields["bodies"]]))
         if "executions" in fields:
             return PostgresClient(lambda port: _logged_in(port, **fields["login"]), fields["types"],
                                   iter(fields["executions"]))

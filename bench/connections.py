@@ -41,7 +41,7 @@ from bench.isolated import SPAWN, end_with_parent
 from bench.local_server import BASIC, PASSWORD, USER, free_port
 from bench.processes import ask as ask_process
 from bench.processes import tree
-from bench.request_clients import HttpClient
+from bench.request_clients import HttpClient, http_request
 from penstock import __version__
 
 _FIRST_MS = 1_700_000_000_000
@@ -62,8 +62,8 @@ async def _by_rest(port: int) -> AsyncIterator[Ask]:
     head = f"POST /sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {BASIC}\r\n"
 
     async def ask(text: str) -> int:
-        client = HttpClient(head, iter([text]))
-        writer.write(client.request() or b"")
+        client = HttpClient(iter(()))
+        writer.write(http_request(head, text))
         said, is_complete = b"", False
         while not is_complete:
             data = await reader.read(1 << 16)

@@ -36,12 +36,17 @@ class Client(Protocol):
         """Returns whether the answer is complete, and what must be sent for it. Raises ValueError if it is wrong."""
 
 
+def http_request(head: str, body: str) -> bytes:
+    """Returns a request whose `head` lacks the body's length."""
+    data = body.encode()
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
 @dataclass(slots=True, eq=False)
 class HttpClient:
-    """Sends bodies by POST, each over the same connection."""
+    """Sends one request of HTTP after the other."""
 
-    head: str
-    bodies: Iterator[str]
+    requests: Iterator[bytes]
     _answer: bytes = b""
 
     def connect(self, port: int) -> socket.socket:
@@ -51,11 +56,7 @@ class HttpClient:
         return b""
 
     def request(self) -> bytes | None:
-        body = next(self.bodies, None)
-        if body is None:
-            return None
-        data = body.encode()
-        return f"{self.head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+        return next(self.requests, None)
 
     def received(self, data: bytes) -> tuple[bool, bytes]:
         self._answer += data

@@ -1,13 +1,23 @@
-"""An engine that serves requests of one row each: how many per second, and what each costs the server."""
+"""An engine that serves requests of one row each: how many per second, and what each costs the server.
+
+`python -m bench.requests` prints one JSON line per way in and number of clients, which have a connection each.
+"""
 
 from __future__ import annotations
 
-import time
+import argparse
+import json
+import resource
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.client_process import ClientProcess, order
+from bench.figures import percentiles
 from bench.served_engine import ServedEngine, TableRows
 from bench.setup import DATABASE
 from penstock.mnode.access.session import SessionState
@@ -38,14 +48,20 @@ class _Requests:
                            "flight prepared": (served.flight_prepared, served.flight_port),
                            "postgresql prepared": (served.postgres_prepared, served.postgres_port)}[way]
         sent = order("sockets", {"port": port}, [client_of(rows) for rows in self._rows(clients, requests)])
-        cpu = time.process_time()
+        before = resource.getrusage(resource.RUSAGE_SELF)
         done = self._clients.run(sent)
-        spent = time.process_time() - cpu
+        after = resource.getrusage(resource.RUSAGE_SELF)
         count = len(done.latencies_us)
+        user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+        switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+        shares = percentiles(np.asarray(done.latencies_us))
         return {"measure": "requests", "way": way, "clients": clients, "rows_per_request": 1,
                 "requests_per_second": round(count / done.seconds),
-                "server_cpu_us_per_request": round(spent / count * 1e6, 1),
-                "client_cpu_us_per_request": round(done.client_cpu / count * 1e6, 1)}
+                "server_cpu_us_per_request": round((user + system) / count * 1e6, 1),
+                "of_these_in_the_system": round(system / count * 1e6, 1),
+                "client_cpu_us_per_request": round(done.client_cpu / count * 1e6, 1),
+                "context_switches_per_request": round(switches / count, 2),
+                "p50_us": shares["p50"], "p99_us": shares["p99"]}
 
     def _rows(self, clients: int, requests: int) -> list[Sequence[TableRows]]:
         """Returns the rows of each client."""
@@ -55,11 +71,33 @@ class _Requests:
                  for number in range(requests // clients)] for client in range(clients)]
 
 
-def measure_requests(folder: Path, requests: int, clients: Sequence[int]) -> Iterator[dict[str, Any]]:
+def measure_requests(
+    folder: Path, requests: int, clients: Sequence[int], ways: Sequence[str] = _WAYS
+) -> Iterator[dict[str, Any]]:
     """Yields what requests of one row cost, by each way and with some numbers of clients."""
     with ServedEngine(folder / "served") as served, ClientProcess() as process:
         sent = _Requests(served, process)
-        for way in _WAYS:
+        for way in ways:
             sent.measure(way, clients[0], min(requests, 500))  # until all is warm
             for count in clients:
                 yield sent.measure(way, count, requests)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints one JSON line per measurement."""
+    parser = argparse.ArgumentParser(prog="python -m bench.requests", description=__doc__)
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=list(_WAYS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--requests", type=int, default=20_000, help="of all clients together (default 20,000)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all is measured (default 1)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=Path.cwd()) as folder:
+        for number in range(options.rounds):
+            for found in measure_requests(
+                    Path(folder) / str(number), options.requests, options.clients, options.ways):
+                sys.stdout.write(json.dumps(found) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
