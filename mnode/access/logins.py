@@ -30,6 +30,7 @@ _log = logger(__name__)
 _TOKEN_BYTES = 32
 _TOKENS_MAX = 10_000
 _HASHES_AT_ONCE = 2
+_PASS_S = 60.0
 # What a password is held against where there is no such user: the answer takes as long.
 _NOBODY = PasswordHash(bytes(SALT_BYTES).hex(), bytes(32).hex())
 
@@ -60,6 +61,16 @@ class Token:
     text: str = field(repr=False)
     lifetime_s: float
     user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Who was let in, and from where. Good while `Logins.holds` says so; `record` None: for this once."""
+
+    identity: Identity
+    origin: Origin
+    record: UserRecord | None
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,27 @@ class Logins:
                 self._audit.login_refused(origin)
             raise
 
+    def admit(self, header: str | None, origin: Origin) -> Pass:
+        """Lets in who sent this Authorization header, as `authorize` does, and takes note of it.
+
+        Who sends it again with the same connection is let in by the pass while that is good: a password costs more to
+        read and to compare than a row to write.
+        """
+        until = self._clock.monotonic() + _PASS_S
+        with self.noting(origin, header or "") as note:
+            identity = self.authorize(header, origin.address)
+            note(identity.name)
+        scheme, credentials = _scheme_of(header)
+        if scheme == "bearer" and (grant := self._tokens.get(_digest(credentials))) is not None:
+            until = min(until, grant.expires_at)
+        record, known = self._identities.get(identity.name, (None, None))
+        return Pass(identity, origin, record if known is identity else None, until)
+
+    def holds(self, admitted: Pass) -> bool:
+        """Tells whether a pass is still good: for a minute, as long as nothing about the user is changed."""
+        return (admitted.record is not None and self._clock.monotonic() < admitted.until
+                and self._users.named(admitted.identity.name) is admitted.record)
+
     def authorize(self, header: str | None, address: str = "") -> Identity:
         """Returns who sent this Authorization header, `Basic ...` or `Bearer ...`, from `address`.
 
@@ -130,10 +162,10 @@ class Logins:
         """
         if self.lets_everybody_in:
             return OWNER
-        scheme, _, credentials = (header or "").strip().partition(" ")
-        if scheme.lower() == "bearer":
-            return self.identify(credentials.strip())
-        if scheme.lower() == "basic":
+        scheme, credentials = _scheme_of(header)
+        if scheme == "bearer":
+            return self.identify(credentials)
+        if scheme == "basic":
             return self.check(*read_basic(credentials), address)
         self._check_users()
         raise UnauthenticatedError("user and password or a token are needed",
@@ -335,6 +367,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _scheme_of(header: str | None) -> tuple[str, str]:
+    """Returns the scheme of an Authorization header, in lower case, and what it says."""
+    scheme, _, credentials = (header or "").strip().partition(" ")
+    return scheme.lower(), credentials.strip()
 
 
 def read_basic(credentials: str) -> tuple[str, str]:

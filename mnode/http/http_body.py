@@ -33,7 +33,10 @@ def read_body(stream: BufferedIOBase, headers: Mapping[str, str], size_max: int)
     Names of `headers` are in lower case. `size_max` bounds what is sent and what comes out of it, in bytes. Without a
     length there is no body.
     """
-    pieces = _sent(stream, headers, size_max)
+    length = _length(headers, size_max)
+    if length is not None and length <= _PIECE and "content-encoding" not in headers:
+        return _whole(stream, length)
+    pieces = _chunks(stream) if length is None else _exactly(stream, length)
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("gzip", "x-gzip"):
         pieces = _unpacked(pieces, size_max)
@@ -47,29 +50,32 @@ def read_body(stream: BufferedIOBase, headers: Mapping[str, str], size_max: int)
     return bytes(body)
 
 
-def _sent(stream: BufferedIOBase, headers: Mapping[str, str], size_max: int) -> Iterator[bytes]:
-    """Returns the pieces of the body as they were sent."""
+def _length(headers: Mapping[str, str], size_max: int) -> int | None:
+    """Returns how many bytes are sent; None if they come in chunks."""
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
     if transfer is not None:
         if transfer.strip().lower() != "chunked" or length is not None:
             raise _malformed("a body is sent either in chunks or with a Content-Length")
-        return _chunks(stream)
+        return None
     if length is None:
-        return iter(())
+        return 0
     if not (length.isascii() and length.isdigit()):
         raise _malformed("Content-Length is not a number of bytes")
     if int(length) > size_max:
         raise _too_large(size_max)
-    return _exactly(stream, int(length))
+    return int(length)
 
 
 def _exactly(stream: BufferedIOBase, size: int) -> Iterator[bytes]:
-    while size:
-        piece = stream.read(min(size, _PIECE))
-        if not piece:
-            raise _malformed("the body ends before its length")
-        size -= len(piece)
-        yield piece
+    for start in range(0, size, _PIECE):
+        yield _whole(stream, min(size - start, _PIECE))
+
+
+def _whole(stream: BufferedIOBase, size: int) -> bytes:
+    piece = stream.read(size)
+    if len(piece) < size:
+        raise _malformed("the body ends before its length")
+    return piece
 
 
 def _chunks(stream: BufferedIOBase) -> Iterator[bytes]:

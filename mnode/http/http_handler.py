@@ -22,6 +22,7 @@ from penstock.common.admission import Admission
 from penstock.common.bounded_server import shut
 from penstock.common.clock import SystemClock
 from penstock.common.logging import logger
+from penstock.mnode.access.logins import Pass
 from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_body import RequestError, read_body
 from penstock.mnode.http.http_deadlines import TimedReader, send
@@ -59,13 +60,16 @@ class Site:
 
     def place(self, path: str) -> str | None:
         """Returns under which name of `routes` a path is, None if there is nothing."""
+        if path in self.routes:
+            return path
         folder = _folder_of(path)
-        above = _folder_of(folder[:-1])
-        return next((name for name in (path, folder, f"{above}*/") if name in self.routes), None)
+        if folder in self.routes:
+            return folder
+        wide = f"{_folder_of(folder[:-1])}*/"
+        return wide if wide in self.routes else None
 
-    def route(self, path: str) -> Route:
-        """Returns what there is at a path. Raises RequestError."""
-        place = self.place(path)
+    def route(self, place: str | None) -> Route:
+        """Returns what there is under a name of `place`. Raises RequestError."""
         if place is None:
             known = ", ".join(self.routes)
             raise RequestError(HTTPStatus.NOT_FOUND, f"there is nothing at this path; there are {known}")
@@ -98,6 +102,7 @@ class Handler(StreamRequestHandler):
         self.rfile.close()
         self.rfile = io.BufferedReader(self._timed)
         self._heads = HeadReader(self.rfile)
+        self._passes: dict[str | None, Pass] = {}
 
     def handle(self) -> None:
         stays_open = True
@@ -116,15 +121,15 @@ class Handler(StreamRequestHandler):
     def _handle(self, head: RequestHead) -> bool:
         """Answers a request, and returns whether there can be another one."""
         body = _Body(head, self._site, self.rfile, self._timed, self.connection)
-        place = self._site.place(head.place) or "nowhere"  # what follows it may be secret
+        place = self._site.place(head.place)
         try:
-            response = self._answer(head, body)
+            response = self._answer(head, body, place)
         except RequestError as error:
             response = _refusal(error)
         except Exception:  # noqa: BLE001 - one request that fails must not take the others along
-            _log.exception("%s could not be answered", place)
+            _log.exception("%s could not be answered", place or "nowhere")  # what follows it may be secret
             response = _refusal(RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log"))
-        _log.debug("%s %s: %s", head.method, place, response.status.value)
+        _log.debug("%s %s: %d", head.method, place or "nowhere", response.status)
         if response.delay_s:
             _pause(response.delay_s)  # the connection counts as a stranger's meanwhile, of which there may be few
         if response.takeover is not None:
@@ -153,15 +158,15 @@ class Handler(StreamRequestHandler):
         finally:
             self._site.hang_ups.forget(self.connection)
 
-    def _answer(self, head: RequestHead, body: _Body) -> Response:
+    def _answer(self, head: RequestHead, body: _Body, place: str | None) -> Response:
         self._site.require_own_page(head.headers)
-        route = self._site.route(head.place)
+        route = self._site.route(place)
         if head.method not in route.methods:
             refused = RequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {' or '.join(route.methods)}")
             return replace(_refusal(refused), headers={"Allow": ", ".join(route.methods)})
         return route.answer(HttpRequest(
             head.method, head.path, head.query, head.headers, body.read, self.client_address[0], self._note_login,
-            lambda gone: self._on_gone(head, gone)))
+            lambda gone: self._on_gone(head, gone), self._passes))
 
     def _on_gone(self, head: RequestHead, gone: Callable[[], None]) -> None:
         # Those of HTTP/1.0 may close their side once they have asked.
@@ -176,14 +181,16 @@ class Handler(StreamRequestHandler):
         content, is_old = response.content, head is not None and head.is_old
         whole, empty = isinstance(content, bytes), response.status == HTTPStatus.NO_CONTENT
         stays_open = stays_open and (whole or not is_old)  # without chunks, where the connection ends, the answer does
-        headers = {} if stays_open else {"Connection": "close"}
+        headers = list(response.headers.items())
+        if not stays_open:
+            headers.append(("Connection", "close"))
         if not empty:
-            headers["Content-Type"] = response.content_type
+            headers.append(("Content-Type", response.content_type))
             if isinstance(content, bytes):
-                headers["Content-Length"] = str(len(content))
+                headers.append(("Content-Length", str(len(content))))
             elif not is_old:
-                headers["Transfer-Encoding"] = "chunked"
-        first = answer_head(response.status, response.headers, headers)
+                headers.append(("Transfer-Encoding", "chunked"))
+        first = answer_head(response.status, tuple(headers))
         if empty or (head is not None and head.method == "HEAD"):
             self._write(first)
         elif isinstance(content, bytes):

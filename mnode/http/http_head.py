@@ -130,12 +130,13 @@ def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:
     raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"there are more than {_HEADERS_MAX} headers")
 
 
-def answer_head(status: HTTPStatus, *headers: Mapping[str, str]) -> bytes:
+def answer_head(status: HTTPStatus, headers: tuple[tuple[str, str], ...]) -> bytes:
     """Returns the head of an answer, with the empty line."""
-    lines = [f"{name}: {value}\r\n" for some in headers for name, value in some.items()]
-    return "".join((_beginning(status, _clock.now_ms() // 1000), *lines, "\r\n")).encode("latin-1")
+    return _answer_head(status, headers, _clock.now_ms() // 1000)
 
 
-@lru_cache(maxsize=8)
-def _beginning(status: HTTPStatus, seconds: int) -> str:
-    return f"HTTP/1.1 {status.value} {status.phrase}\r\nDate: {formatdate(seconds, usegmt=True)}\r\n{_ALWAYS}"
+@lru_cache(maxsize=16)
+def _answer_head(status: HTTPStatus, headers: tuple[tuple[str, str], ...], seconds: int) -> bytes:
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    return (f"HTTP/1.1 {status.value} {status.phrase}\r\nDate: {formatdate(seconds, usegmt=True)}\r\n{_ALWAYS}"
+            f"{lines}\r\n").encode("latin-1")

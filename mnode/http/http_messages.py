@@ -9,16 +9,18 @@ from typing import Protocol
 
 from penstock.common.admission import ConnectionBounds
 from penstock.common.errors import PenstockError
+from penstock.mnode.access.logins import Pass
 from penstock.mnode.http.http_body import RequestError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # to make a frozen one takes three times as long
 class HttpRequest:
     """What was asked. `path` and the values of `query` are decoded; names of `headers` are in lower case.
 
     `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError. `address` is
     where it comes from; `logged_in` is called once whoever asks has proved who it is. `on_gone` takes what is to be
-    called, from another thread, when the client hangs up before it has its answer.
+    called, from another thread, when the client hangs up before it has its answer. `passes`: what earlier requests of
+    the same connection were let in by, by their credentials.
     """
 
     method: str
@@ -29,6 +31,7 @@ class HttpRequest:
     address: str = ""
     logged_in: Callable[[], None] = lambda: None
     on_gone: Callable[[Callable[[], None]], None] = lambda gone: None
+    passes: dict[str | None, Pass] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,7 @@ class _ForUsers:
 
     def answer(self, request: HttpRequest) -> Response:
         try:
-            header = request.headers.get("authorization")
-            with self.logins.noting(Origin("http", request.address), header or "") as note:
-                identity = self.logins.authorize(header, request.address)
-                note(identity.name)
+            identity = self.logins.admit(request.headers.get("authorization"), Origin("http", request.address)).identity
         except LoginDelayedError as error:
             answer = delayed(Response(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode()), error)
             # A browser that shows the page itself knows this header alone.

@@ -27,12 +27,13 @@ class HttpSessions:
         Raises UnauthenticatedError or LoginDelayedError.
         """
         header = request.headers.get("authorization") if authorization is None else authorization
-        origin = Origin("http", request.address)
-        with self.logins.noting(origin, header or "") as note:
-            identity = self.logins.authorize(header, origin.address)
-            note(identity.name)
-        request.logged_in()
-        return SessionState(time_zone or self.time_zone, database, identity, origin=origin)
+        admitted = request.passes.get(header)
+        if admitted is None or not self.logins.holds(admitted):
+            request.passes.clear()
+            admitted = self.logins.admit(header, Origin("http", request.address))
+            request.passes[header] = admitted
+            request.logged_in()
+        return SessionState(time_zone or self.time_zone, database, admitted.identity, origin=admitted.origin)
 
     def log_in(self, request: HttpRequest, user: str, password: str) -> Token:
         """Returns a new token. Raises UnauthenticatedError or LoginDelayedError."""

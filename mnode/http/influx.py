@@ -19,6 +19,7 @@ from penstock.sql.tree.statements import CreateDatabase
 
 _WRITE, _QUERY, _PING = ((f"/{name}", f"/influxdb/v1/{name}") for name in ("write", "query", "ping"))
 _WRITE_2, _HEALTH = "/api/v2/write", "/health"
+_WRITTEN = Response(HTTPStatus.NO_CONTENT)
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
 _CREATE_DATABASE = re.compile(
     r'\s*CREATE\s+DATABASE\s+(?:"(?P<quoted>(?:[^"\\]|\\.)+)"|(?P<plain>\w+))(?:\s+WITH\s.*)?\s*;?\s*',
@@ -81,7 +82,7 @@ class Influx:
         if dropped is not None:
             raise InvalidValueError(f"partial write: {dropped.error.message} dropped={dropped.lines}",
                                     code=dropped.error.code, hint=dropped.error.hint)
-        return Response(HTTPStatus.NO_CONTENT)
+        return _WRITTEN
 
     def _query(self, request: HttpRequest) -> Response:
         """Creates a database, the one statement of InfluxDB's that those send who write."""

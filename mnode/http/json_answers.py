@@ -134,10 +134,11 @@ def document_answer(
 
 
 @lru_cache(maxsize=64)
-def _affected_document(rows: int, *, as_objects: bool) -> bytes:
+def _affected(rows: int, *, as_objects: bool) -> Response:
+    """Returns the answer to a statement that has no rows but changes some."""
     row = f'{{"affected_rows":{rows}}}' if as_objects else f"[{rows}]"
-    return (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[{row}],"rows":1}}\n'
-            ).encode()
+    document = f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[{row}],"rows":1}}\n'
+    return Response(HTTPStatus.OK, document.encode(), JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +159,16 @@ class Answers:
         """Executes a statement. Rows of queries are sent as they are made."""
         written = engine.insert_rows(text, state)
         if written is not None:
-            return self._affected(written.affected)
+            return _affected(written.affected, as_objects=self.style.as_objects)
         statement = engine.read_or_query(text, state)
         if gives_rows(statement):
             rows = _Streamed(engine.open_query(statement, text, state, on_cancel), self)
             return Response(HTTPStatus.OK, rows, JSON, lag_headers(engine.lag_s))
         result = engine.execute_parsed(statement, text, state, on_cancel)
         if result.table is None:
-            return self._affected(result.affected)
+            return _affected(result.affected, as_objects=self.style.as_objects)
         pieces = json_rows(result.table.to_batches(), self.style)
         return Response(HTTPStatus.OK, self.document(result.columns, pieces), JSON)
-
-    def _affected(self, rows: int) -> Response:
-        """Returns the answer to a statement that has no rows but changes some."""
-        return Response(HTTPStatus.OK, _affected_document(rows, as_objects=self.style.as_objects), JSON)
 
     def _type_name(self, kind: DataType) -> str:
         return kind.name_of_kind() if self.style.nested or kind.kind is not Kind.OTHER else VARCHAR.name_of_kind()

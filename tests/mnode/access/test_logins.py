@@ -30,6 +30,7 @@ from penstock.common.errors import (
 )
 from penstock.common.passwords import PasswordHash, hash_password
 from penstock.mnode.access import logins as logins_module
+from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.login_throttle import LoginThrottle
 from penstock.mnode.access.logins import Logins, check_host, is_loopback
 from penstock.mnode.access.roles import OWNER, Identity
@@ -104,6 +105,39 @@ def test_a_hash_fits_its_password_alone() -> None:
     assert one.digest != other.digest
     assert one.digest not in repr(one)
     assert one.salt not in repr(one)
+
+
+def test_a_pass_is_good_for_a_minute_while_nothing_about_its_user_changes(
+    logins: Logins, users: KnownUsers, clock: ManualClock
+) -> None:
+    """Another password, another role, the minute, the token's end: after each of them the header is read again."""
+    origin = Origin("http", "192.0.2.1")
+    header = basic("ada", "correct horse")
+    first = logins.admit(header, origin)
+    assert (first.identity, first.origin) == (Identity("ada", "admin"), origin)
+    assert logins.holds(first)
+    clock.advance(59.9)
+    assert logins.holds(first)
+    clock.advance(0.1)
+    assert not logins.holds(first)
+    again = logins.admit(header, origin)
+    users.add("ada", "correct horse", "read")
+    assert not logins.holds(again)
+    reader = logins.admit(header, origin)
+    assert reader.identity == Identity("ada", "read")
+    users.add("ada", "battery staple", "read")
+    assert not logins.holds(reader)
+    with pytest.raises(UnauthenticatedError):
+        logins.admit(header, origin)
+    token = logins.login("ada", "battery staple")
+    clock.advance(LIFETIME_S - 30.0)
+    by_token = logins.admit(f"Bearer {token.text}", origin)
+    clock.advance(29.9)
+    assert logins.holds(by_token)
+    clock.advance(0.1)
+    assert not logins.holds(by_token)
+    del users.records["ada"]
+    assert not logins.holds(logins.admit(None, origin))  # the owner's, who is one only while there are no users
 
 
 def test_a_token_stands_for_its_user_until_it_expires(logins: Logins, clock: ManualClock) -> None:

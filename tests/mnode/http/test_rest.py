@@ -517,6 +517,35 @@ def test_with_users_a_password_or_a_token_is_needed(
     assert admin.sql("DROP DATABASE d").status == 200
 
 
+def test_who_stays_connected_is_let_in_by_what_is_true_now(db: Embedded, client: Client) -> None:
+    """Requests of one connection, with one header: after ALTER USER and DROP USER the next one hears of it."""
+    db.all("CREATE USER root PASS 'who stays all along' ROLE admin", "CREATE USER ada PASS 'correct horse'")
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+
+    def asked(user: str, password: str, text: bytes = b"SELECT user()") -> tuple[int, Any]:
+        connection.request("POST", "/sql", text, {"Authorization": basic(user, password)})
+        answer = connection.getresponse()
+        document = json.loads(answer.read())
+        return answer.status, document.get("data", document["code"])
+
+    try:
+        for _ in range(2):
+            assert asked("ada", "correct horse") == (200, [["ada"]])
+            assert asked("ada", "correct horse", b"DROP DATABASE d") == (403, 0x0303)
+            assert asked("root", "who stays all along") == (200, [["root"]])
+            assert asked("ada", "wrong horse") == (401, 0x0357)
+            db.clock.advance(1.0)  # type: ignore[attr-defined]
+        assert asked("ada", "correct horse") == (200, [["ada"]])
+        db.execute("ALTER USER ada PASS 'battery staple'")
+        assert asked("ada", "correct horse") == (401, 0x0357)
+        db.clock.advance(2.0)  # type: ignore[attr-defined]
+        assert asked("ada", "battery staple") == (200, [["ada"]])
+        db.execute("DROP USER ada")
+        assert asked("ada", "battery staple") == (401, 0x0357)
+    finally:
+        connection.close()
+
+
 def test_secrets_in_requests_are_not_logged(db: Embedded, client: Client) -> None:
     """Neither what stands behind the question mark, nor a header, nor a malformed line."""
     client.write(LINE, "?db=d&u=ada&p=Xylophone-4711", Authorization=basic("ada", "Xylophone-4712"))
