@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _NULL = b"\xff\xff\xff\xff"
 
@@ -75,6 +76,7 @@ def ready(*, in_transaction: bool) -> bytes:
     return _READY_IN_TRANSACTION if in_transaction else _READY
 
 
+@lru_cache(maxsize=64)
 def complete(tag: str) -> bytes:
     """Says that a statement is done, with what it did."""
     return _message(b"C", _text(tag))

@@ -26,6 +26,9 @@ from penstock.shell.postgres.frontend import (
     read_message,
 )
 
+_ALWAYS_COUNT = (Terminate, Encryption)
+_OF_COPY = (CopyData, CopyDone, CopyFail)
+_NO_STATEMENTS = (Password, *_OF_COPY)
 _HEAD_BYTES = 5
 _LENGTH_BYTES = 4
 
@@ -39,6 +42,9 @@ class Phase(Enum):
     STATEMENTS = auto()
     SKIPPING = auto()
     COPY = auto()
+
+
+_BEFORE_STATEMENTS = (Phase.HANDSHAKE, Phase.LOGIN)
 
 
 class Conversation:
@@ -110,7 +116,7 @@ class Conversation:
         if len(self._buffer) - self._at < _HEAD_BYTES:
             return None
         kind = self._buffer[self._at]
-        in_login = self.phase in (Phase.LOGIN, Phase.HANDSHAKE)
+        in_login = self.phase in _BEFORE_STATEMENTS
         # Before a login nothing but the login counts, and nobody may have much of it kept.
         if in_login and kind not in b"pX":
             raise ProtocolError("a login is expected")
@@ -135,7 +141,9 @@ class Conversation:
 
     def _counts(self, message: First | Message) -> bool:
         """Tells whether a message means something now, or is to be passed over. Raises ProtocolError."""
-        if isinstance(message, Terminate | Encryption):
+        if self.phase is Phase.STATEMENTS and not isinstance(message, _NO_STATEMENTS):  # as nearly all are
+            return True
+        if isinstance(message, _ALWAYS_COUNT):
             return True
         match self.phase:
             case Phase.SKIPPING:
@@ -145,11 +153,10 @@ class Conversation:
             case Phase.COPY:
                 if isinstance(message, Flush | Sync):
                     return False
-                if not isinstance(message, CopyData | CopyDone | CopyFail):
+                if not isinstance(message, _OF_COPY):
                     raise ProtocolError("rows of COPY are expected")
             case Phase.STATEMENTS:
                 if isinstance(message, Password):
                     raise ProtocolError("a login is not expected here")
-                # What comes of a COPY that has failed.
-                return not isinstance(message, CopyData | CopyDone | CopyFail)
+                return False  # what comes of a COPY that has failed
         return True

@@ -209,14 +209,22 @@ class _Fields:
     def numbers(self, size: int) -> tuple[int, ...]:
         """Takes a count, and so many numbers."""
         count = self.count()
+        if not count:
+            return ()
         data = self.take(count * size)
         return struct.unpack(f"!{count}{'h' if size == 2 else 'I'}", data)
 
     def values(self) -> tuple[bytes | None, ...]:
         found: list[bytes | None] = []
-        for _ in range(self.count()):
-            size = self.number(4, signed=True)
-            found.append(None if size == -1 else self.take(size))
+        count, body, at = self.count(), self._body, self._at
+        for _ in range(count):
+            start = at + 4
+            size = int.from_bytes(body[at:start], "big", signed=True)
+            at = start if size == -1 else start + size
+            if size < -1 or at > len(body):
+                raise ProtocolError("a message is shorter than it says")
+            found.append(None if size == -1 else body[start:at])
+        self._at = at
         return tuple(found)
 
     def is_portal(self) -> bool:

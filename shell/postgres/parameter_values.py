@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache, partial
+from typing import NoReturn
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError
 from penstock.shell.api.parameter_binding import literal
@@ -28,6 +30,7 @@ _CAST_OIDS = {
 }
 _SHORT_OFFSET = re.compile(r"[+-]\d\d$")
 _DIGITS_MAX = 4000
+_KEPT_COLUMNS_MAX = 64
 _EPOCH, _EPOCH_DAY = datetime(2000, 1, 1, tzinfo=UTC), date(2000, 1, 1)
 
 
@@ -58,36 +61,49 @@ class ParameterText:
                 pieces.append(text[start:match.start()])
                 self._numbers.append(int(match["number"]))
                 start = match.end()
-        self._used = set(self._numbers)
+        self._lowest, self._highest = min(self._numbers, default=1), max(self._numbers, default=0)
         self._format = "%s".join(piece.replace("%", "%%") for piece in (*pieces, text[start:]))
 
     def filled(self, values: Sequence[object]) -> str:
         """Returns the text with the literal of the n-th value for each `$n`. Raises InvalidValueError."""
-        for number in self._used:
-            if not 1 <= number <= len(values):
-                raise InvalidValueError(f"{len(values)} parameters were given, and the statement has ${number}")
-        literals = {number: literal(values[number - 1]) for number in self._used}
-        return self._format % tuple([literals[number] for number in self._numbers])
+        if self._lowest < 1 or self._highest > len(values):
+            number = 0 if self._lowest < 1 else self._highest
+            raise InvalidValueError(f"{len(values)} parameters were given, and the statement has ${number}")
+        return self._format % tuple([literal(values[number - 1]) for number in self._numbers])
 
 
 def read_parameters(
     cells: Sequence[bytes | None], formats: Sequence[int], oids: Sequence[int]
 ) -> list[object]:
     """Returns the values of parameters. Raises InvalidValueError, NotSupportedError."""
-    return [None if cell is None else _value(cell, types.format_at(formats, place),
-                                             oids[place] if place < len(oids) else 0, place + 1)
-            for place, cell in enumerate(cells)]
+    values: list[object] = []
+    readers = _kept_readers if max(len(cells), len(formats), len(oids)) <= _KEPT_COLUMNS_MAX else _readers
+    for cell, (reader, oid) in zip(cells, readers(tuple(formats), tuple(oids), len(cells)), strict=True):
+        try:
+            values.append(None if cell is None else reader(cell))
+        except (ValueError, InvalidOperation, OverflowError, struct.error) as error:
+            raise InvalidValueError(f"parameter ${len(values) + 1} cannot be read as its type (OID {oid})") from error
+    return values
 
 
-def _value(cell: bytes, form: int, oid: int, number: int) -> object:
-    readers = _BINARY if form == 1 else _TEXT
-    reader = _read_text if oid in _TEXTS else readers.get(oid)
-    if reader is None:
-        raise NotSupportedError(f"parameter ${number} has a type that Penstock hasn't (OID {oid})")
-    try:
-        return reader(cell)
-    except (ValueError, InvalidOperation, OverflowError, struct.error) as error:
-        raise InvalidValueError(f"parameter ${number} cannot be read as its type (OID {oid})") from error
+def _readers(formats: tuple[int, ...], oids: tuple[int, ...], count: int
+             ) -> tuple[tuple[Callable[[bytes], object], int], ...]:
+    """Returns what reads each of so many parameters, and its OID."""
+    known = (*oids, *[0] * (count - len(oids)))
+    return tuple((_reader(types.format_at(formats, place), oid, place + 1), oid)
+                 for place, oid in enumerate(known[:count]))
+
+
+_kept_readers = lru_cache(maxsize=256)(_readers)
+
+
+def _reader(form: int, oid: int, number: int) -> Callable[[bytes], object]:
+    reader = _read_text if oid in _TEXTS else (_BINARY if form == 1 else _TEXT).get(oid)
+    return reader or partial(_refuse_type, oid, number)
+
+
+def _refuse_type(oid: int, number: int, cell: bytes) -> NoReturn:
+    raise NotSupportedError(f"parameter ${number} has a type that Penstock hasn't (OID {oid})")
 
 
 def _read_text(cell: bytes) -> str:

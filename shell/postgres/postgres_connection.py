@@ -37,6 +37,8 @@ _log = logger(__name__)
 _WRITE_S = 75.0
 _READ_BYTES, _WRITE_BYTES = 64 * 1024, 64 * 1024
 _SECRET_BYTES = 4
+#: What needs no rights.
+_ASK_NOTHING = (messages.Bind, messages.Close, messages.Sync, messages.Flush)
 #: Databases that clients ask for who name none: then none is in use.
 _NO_DATABASES = ("", "postgres", "penstock", "template1")
 
@@ -198,7 +200,8 @@ class PostgresConnection(BaseRequestHandler):
             self._greet(startup, session, number, secret)
             while True:
                 message = self._next()
-                state.identity = self._site.logins.renew(identity, stored)
+                if not isinstance(message, _ASK_NOTHING):
+                    state.identity = self._site.logins.renew(identity, stored)
                 self._answer(session, message)
         finally:
             self._site.hang_ups.forget(self._socket)
@@ -271,30 +274,15 @@ class PostgresConnection(BaseRequestHandler):
             self._conversation.copy_ended(failed=not fine)
 
     def _extended(self, session: PostgresSession, message: Any) -> None:
-        match message:
-            case messages.Parse():
-                self._step(lambda: session.parse(message))
-            case messages.Bind():
-                self._step(lambda: session.bind(message))
-            case messages.DescribeRequest(is_portal=True):
-                self._step(lambda: session.describe_portal(message.name), session.sent_text(message.name))
-            case messages.DescribeRequest():
-                self._step(lambda: session.describe_statement(message.name))
-            case messages.Execute():
-                self._step(lambda: session.execute(message.portal, message.rows_max), session.sent_text(message.portal))
-                if session.copies_in:
-                    self._conversation.copy_begun(simple=False)
-            case messages.Close():
-                self._step(lambda: session.close(message.name, is_portal=message.is_portal))
-            case messages.Sync():
-                session.sync()
-                self._ready(session)
-            case messages.Flush():
-                self._flush()
-
-    def _step(self, step: Callable[[], None], statement: StatementText | None = None) -> None:
-        if not self._tried(step, statement):
+        if isinstance(message, messages.Sync):
+            session.sync()
+            self._ready(session)
+        elif isinstance(message, messages.Flush):
+            self._flush()
+        elif not self._tried(partial(session.step, message), session.sent_text(message)):
             self._conversation.failed()
+        elif session.copies_in:
+            self._conversation.copy_begun(simple=False)
 
     def _tried(self, step: Callable[[], None], statement: StatementText | None = None) -> bool:
         """Performs something that may fail, and tells the client if it does; returns whether it was fine."""

@@ -29,7 +29,7 @@ from penstock.shell.postgres.catalog_tables import PostgresCatalog
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, Row, read_copy, written_row, written_rows
 from penstock.shell.postgres.cursors import CURSOR_WORDS, Cursors, read_cursor_statement
-from penstock.shell.postgres.frontend import Bind, Parse
+from penstock.shell.postgres.frontend import Bind, Close, DescribeRequest, Execute, Parse
 from penstock.shell.postgres.parameter_values import ParameterText, parameter_types, read_parameters
 from penstock.shell.postgres.portals import BATCH_ROWS, Portal, Portals, StatementAnswer
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
@@ -44,6 +44,8 @@ _NULL_STANDS_FOR: tuple[object, ...] = (None, 0, "2000-01-01 00:00:00")
 _NO_TRANSACTIONS = ClientReport("WARNING", "0A000", "there are no transactions: what was written stays")
 
 Send = Callable[[bytes], None]
+Step = Parse | Bind | DescribeRequest | Execute | Close
+"""A message of the extended protocol, apart from those that end a series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,23 @@ class PostgresSession:
 
     # --- the extended protocol -----------------------------------------------------------------------------------
 
-    def parse(self, message: Parse) -> None:
+    def step(self, message: Step) -> None:
+        """Does what a message asks for. Raises PenstockErrors."""
+        match message:
+            case Bind():
+                self._bind(message)
+            case Execute():
+                self._execute_portal(message.portal, message.rows_max)
+            case DescribeRequest(is_portal=True):
+                self._send(self._described(self._portals.get(message.name)))
+            case DescribeRequest():
+                self._describe_statement(message.name)
+            case Parse():
+                self._parse(message)
+            case Close():
+                self._close(message.name, is_portal=message.is_portal)
+
+    def _parse(self, message: Parse) -> None:
         """Prepares a statement. Raises PenstockErrors."""
         found = split_statements(message.text)
         if len(found) > 1:
@@ -151,7 +169,7 @@ class PostgresSession:
         self._prepared[message.name] = PreparedText.of(text, message.types)
         self._send(backend.PARSE_COMPLETE)
 
-    def bind(self, message: Bind) -> None:
+    def _bind(self, message: Bind) -> None:
         """Makes a portal. Raises PenstockErrors."""
         prepared = self._statement(message.statement)
         self._portals.check_room(message.portal)
@@ -163,7 +181,7 @@ class PostgresSession:
             prepared.filled(values), message.result_formats, None if values else prepared.text))
         self._send(backend.BIND_COMPLETE)
 
-    def describe_statement(self, name: str) -> None:
+    def _describe_statement(self, name: str) -> None:
         """Tells parameters and columns of a prepared statement. Raises PenstockErrors."""
         prepared = self._statement(name)
         self._send(backend.parameter_description([oid or TEXT for oid in prepared.types]))
@@ -180,11 +198,7 @@ class PostgresSession:
         assert error is not None
         raise error
 
-    def describe_portal(self, name: str) -> None:
-        """Tells a portal's columns. Raises PenstockErrors."""
-        self._send(self._described(self._portals.get(name)))
-
-    def execute(self, name: str, rows_max: int) -> None:
+    def _execute_portal(self, name: str, rows_max: int) -> None:
         """Executes a portal, or goes on with it. Raises PenstockErrors."""
         portal = self._portals.get(name)
         statement = portal.text
@@ -224,7 +238,7 @@ class PostgresSession:
         assert portal.held is not None
         return portal.held
 
-    def close(self, name: str, *, is_portal: bool) -> None:
+    def _close(self, name: str, *, is_portal: bool) -> None:
         """Forgets a statement or a portal; one that isn't there is no error."""
         if is_portal:
             self._portals.close(name)
@@ -242,10 +256,13 @@ class PostgresSession:
             raise NotFoundError(f"there is no prepared statement {name!r}")
         return self._prepared[name]
 
-    def sent_text(self, portal: str) -> StatementText | None:
-        """Returns the text that places of errors in a portal's statement are in, if the client has it."""
-        found = self._portals.find(portal)
-        return None if found is None else found.sent
+    def sent_text(self, message: Step) -> StatementText | None:
+        """Returns the text that places of errors of a step are in, if the client has it."""
+        match message:
+            case Execute(portal=name) | DescribeRequest(is_portal=True, name=name):
+                found = self._portals.find(name)
+                return None if found is None else found.sent
+        return None
 
     def _described(self, portal: Portal) -> bytes:
         columns = self._columns(portal)
