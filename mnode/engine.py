@@ -35,6 +35,7 @@ from penstock.mnode.coordinator.task_settings import result_limits
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.ddl.user_statements import without_password
 from penstock.mnode.engine_parts import EngineParts
+from penstock.mnode.http.gathered_requests import GatheredRequests
 from penstock.mnode.http.http_ports import open_listeners
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
@@ -50,6 +51,7 @@ from penstock.sql.rows.child_pattern import read_plain_children
 from penstock.sql.schema import Session
 from penstock.sql.tree.node import dissolve
 from penstock.sql.tree.statements import DryRunStream, Query, Statement
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 ControllerFactory = Callable[["Engine", EngineHooks], StreamController]
 """Returns what runs the streams of an engine, of which it asks what the hooks say."""
@@ -110,6 +112,7 @@ class Engine:
         self.activity = directory.activity
         self.audit = directory.audit
         self._writing = directory.writing
+        self.gathered = GatheredRequests(self._writing.shared)
         self.streams = parts.streams
         self.children = parts.children
         self.results = parts.results
@@ -118,6 +121,7 @@ class Engine:
         self.logins = parts.logins
 
     def _open_ports(self, undo: ExitStack) -> None:
+        undo.callback(self.gathered.close)
         rest = Rest(self, self.logins, self.config.timezone, self.config.request_size_max)
         for listener in open_listeners(self.config, self.overview, rest, self.logins, self.catalog.users):
             undo.callback(listener.close)
@@ -138,15 +142,30 @@ class Engine:
 
         It isn't listed among the statements that run: it is over before anybody could see or end it.
         """
-        if self._closed or state.identity.role != "admin" or self.audit.notes_rows:
+        if not self._takes_simple_rows(state):
             self._check_open()
-            return None
-        if self.follows:
             return None  # the whole way says why
         written = self.parts.row_inserts.insert(state.in_dialect(text), state)
         if written is not None:
             self.activity.note_access(state.connection_id)
         return written
+
+    def begin_insert(self, text: str, state: SessionState) -> BegunWrite | None:
+        """Begins what `insert_rows` does, for one row; None, and nothing, if there is more to it. For `gathered`."""
+        if not self._takes_simple_rows(state):
+            return None
+        begun = self.parts.row_inserts.begin(state.in_dialect(text), state)
+        if begun is not None:
+            self.activity.note_access(state.connection_id)
+        return begun
+
+    def begin_lines(self, data: bytes, database: str, precision: str, state: SessionState) -> BegunWrite | None:
+        """Begins what `ingest_lines` does, for few rows; None, and nothing, if there is more to it. For `gathered`."""
+        return self.parts.schemaless.begin_few(data, database, precision) if self._takes_simple_rows(state) else None
+
+    def _takes_simple_rows(self, state: SessionState) -> bool:
+        """Tells whether rows need no look at rights, at the audit log or at the cluster."""
+        return not (self._closed or state.identity.role != "admin" or self.audit.notes_rows or self.follows)
 
     def read(self, text: str, state: SessionState) -> Statement:
         """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for

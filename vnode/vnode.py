@@ -228,6 +228,11 @@ class Vnode:
         """Begins what `write_few` does; see `begin_write`. None also for a `delivery` of which some rows are here."""
         return self._writer.begin_few(table_uid, columns, rows, partial=partial, delivery=delivery)
 
+    @property
+    def acknowledges_at_once(self) -> bool:
+        """Whether writes wait neither for a disk nor for a cluster."""
+        return self._wal.acknowledges_at_once
+
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
         return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts).wait()

@@ -310,6 +310,12 @@ class Storage:
         """Upserts a few rows and returns whether that would do; see `Vnode.write_few`."""
         return self.vnode(vgroup_id).write_few(table_uid, columns, rows, partial=partial) is not None
 
+    def begin_few(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool
+                  ) -> BegunWrite | None:
+        """Begins what `write_few` does; None, with nothing written, also where it would be waited for long."""
+        vnode = self.vnode(vgroup_id)
+        return vnode.begin_few(table_uid, columns, rows, partial=partial) if vnode.acknowledges_at_once else None
+
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int
     ) -> None:

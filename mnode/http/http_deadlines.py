@@ -13,6 +13,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from penstock.common.clock import SystemClock
 
@@ -64,6 +65,8 @@ class TimedReader(io.RawIOBase):
         self._idle_s = self._header_s = 0.0
         self._due = 0.0
         self._rate: float | None = None
+        self._unread = b""
+        self._rests = False
 
     def await_request(self, idle_s: float, header_s: float) -> None:
         """Gives the client `idle_s` to begin its next request, and `header_s` from then on for the whole header."""
@@ -75,24 +78,45 @@ class TimedReader(io.RawIOBase):
         self._due, self._rate = self._monotonic() + grace_s, rate
         self._waits = False
 
+    def unread(self, data: bytes) -> None:
+        """Has somebody else's reading read again."""
+        self._unread = data
+
+    def holds(self, stream: io.BufferedReader[Any]) -> bool:
+        """Tells whether a stream that reads from here has more than was taken from it."""
+        self._rests = True
+        try:
+            return bool(stream.peek())
+        finally:
+            self._rests = False
+
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # that is what it is given
+    def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]  # that is what it is given
+        if self._rests:
+            return None
         left_s = self._due - self._monotonic()
         if left_s <= 0:
             raise TimeoutError("it took too long")
-        # Most requests come at once, so that there is nothing to be changed from one to the next.
-        self._end_reading_after(self._idle_s if self._waits else left_s)
-        try:
-            count = self._connection.recv_into(buffer)
-        except BlockingIOError as error:
-            raise TimeoutError("it took too long") from error
+        if self._unread:
+            count = min(len(buffer), len(self._unread))
+            buffer[:count], self._unread = self._unread[:count], self._unread[count:]
+        else:
+            count = self._received(buffer, left_s)
         if self._waits:
             self._waits, self._due = False, self._monotonic() + self._header_s
         elif self._rate is not None:
             self._due += count / self._rate
         return count
+
+    def _received(self, buffer: memoryview, left_s: float) -> int:
+        # Most requests come at once, so that there is nothing to be changed from one to the next.
+        self._end_reading_after(self._idle_s if self._waits else left_s)
+        try:
+            return self._connection.recv_into(buffer)
+        except BlockingIOError as error:
+            raise TimeoutError("it took too long") from error
 
     def _end_reading_after(self, wait_s: float) -> None:
         if isinstance(self._connection, ssl.SSLSocket):

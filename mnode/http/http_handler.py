@@ -21,14 +21,16 @@ from typing import Any
 from penstock.common.admission import Admission
 from penstock.common.bounded_server import shut
 from penstock.common.clock import SystemClock
+from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.mnode.access.logins import Pass
+from penstock.mnode.http.gathered_requests import Begun, SimpleRun
 from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_body import RequestError, read_body
 from penstock.mnode.http.http_deadlines import TimedReader, send
 from penstock.mnode.http.http_head import HeadReader, RequestHead, answer_head
 from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route, TakenConnection
-from penstock.mnode.http.json_answers import document_answer, tell
+from penstock.mnode.http.json_answers import Call, document_answer, tell
 
 _log = logger(__name__)
 _monotonic = SystemClock.monotonic
@@ -100,9 +102,11 @@ class Handler(StreamRequestHandler):
             self.connection.do_handshake()
         self._timed = TimedReader(self.connection, _monotonic)
         self.rfile.close()
-        self.rfile = io.BufferedReader(self._timed)
-        self._heads = HeadReader(self.rfile)
+        self.rfile = self._stream = io.BufferedReader(self._timed)
+        self._heads = HeadReader(self._stream)
         self._passes: dict[str | None, Pass] = {}
+        self._run = SimpleRun(isinstance(self.connection, ssl.SSLSocket))
+        self._begun: tuple[Call, Response] | None = None
 
     def handle(self) -> None:
         stays_open = True
@@ -117,6 +121,59 @@ class Handler(StreamRequestHandler):
                 self._linger()
                 return
             stays_open = head is not None and self._handle(head)
+            if stays_open and head is not None:
+                self._gather(self._simple_call(head))
+
+    # --- simple requests -----------------------------------------------------------------------------------------
+
+    def _simple_call(self, head: RequestHead) -> Call | None:
+        """Returns what answers a request that may be simple."""
+        call = self._site.routes.get(self._site.place(head.place) or "")
+        if not isinstance(call, Call) or call.simple is None or head.method not in call.methods:
+            return None
+        return None if head.plain_size is None else call
+
+    def _gather(self, call: Call | None) -> None:
+        """Has requests answered together with others' after enough simple ones, until one comes that isn't simple.
+
+        `call`: what answers the last one if it was simple.
+        """
+        if not self._run.goes_on(simple=call is not None) or call is None or call.simple is None \
+                or self._timed.holds(self._stream):
+            return
+        unsent = call.simple[0].serve(self.connection, self, _IDLE_S)
+        self._run.over()
+        if unsent:
+            self._write(unsent)
+
+    def begin(self, data: bytes) -> Begun | None:
+        """Does what `Gathered` says."""
+        self._timed.unread(data)
+        head, size = self._heads.find(data)
+        call = None if head is None else self._simple_call(head)
+        if head is None or call is None or call.simple is None or head.plain_size != len(data) - size:
+            return None
+        self._site.require_own_page(head.headers)
+        found = call.simple[1](HttpRequest(
+            head.method, head.path, head.query, head.headers, lambda size_max: _within(data[size:], size_max),
+            passes=self._passes, only_known=True))
+        if found is None:
+            return None
+        self._timed.unread(b"")
+        self._begun = call, found[1]
+        return found[0]
+
+    def conclude(self, error: PenstockError | None) -> tuple[bytes, bool]:
+        """Does what `Gathered` says."""
+        assert self._begun is not None
+        call, response = self._begun
+        if error is not None:
+            response = call.refusal(error)
+        assert isinstance(response.content, bytes)
+        self._run.answered += 1
+        return _head_of(response, is_old=False, stays_open=True) + response.content, True
+
+    # --- all requests --------------------------------------------------------------------------------------------
 
     def _handle(self, head: RequestHead) -> bool:
         """Answers a request, and returns whether there can be another one."""
@@ -181,16 +238,7 @@ class Handler(StreamRequestHandler):
         content, is_old = response.content, head is not None and head.is_old
         whole, empty = isinstance(content, bytes), response.status == HTTPStatus.NO_CONTENT
         stays_open = stays_open and (whole or not is_old)  # without chunks, where the connection ends, the answer does
-        headers = list(response.headers.items())
-        if not stays_open:
-            headers.append(("Connection", "close"))
-        if not empty:
-            headers.append(("Content-Type", response.content_type))
-            if isinstance(content, bytes):
-                headers.append(("Content-Length", str(len(content))))
-            elif not is_old:
-                headers.append(("Transfer-Encoding", "chunked"))
-        first = answer_head(response.status, tuple(headers))
+        first = _head_of(response, is_old=is_old, stays_open=stays_open)
         if empty or (head is not None and head.method == "HEAD"):
             self._write(first)
         elif isinstance(content, bytes):
@@ -212,7 +260,7 @@ class Handler(StreamRequestHandler):
         self._write(first + (b"0\r\n\r\n" if chunked else b""))
         return True
 
-    def _write(self, piece: bytes) -> None:
+    def _write(self, piece: bytes | bytearray) -> None:
         send(self.connection, piece, _WRITE_S)
 
     def _linger(self) -> None:
@@ -253,6 +301,26 @@ class _Body:
             raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
         self.is_unread = False
         return body
+
+
+def _within(body: bytes, size_max: int) -> bytes:
+    if len(body) > size_max:
+        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too large")
+    return body
+
+
+def _head_of(response: Response, *, is_old: bool, stays_open: bool) -> bytes:
+    """Returns the head of an answer."""
+    headers = list(response.headers.items())
+    if not stays_open:
+        headers.append(("Connection", "close"))
+    if response.status != HTTPStatus.NO_CONTENT:
+        headers.append(("Content-Type", response.content_type))
+        if isinstance(response.content, bytes):
+            headers.append(("Content-Length", str(len(response.content))))
+        elif not is_old:
+            headers.append(("Transfer-Encoding", "chunked"))
+    return answer_head(response.status, tuple(headers))
 
 
 def _pause(seconds: float) -> None:

@@ -19,6 +19,7 @@ _LINE_MAX, _HEADERS_MAX = 64 * 1024, 100
 _FIRST_LINE = re.compile(rb"([A-Za-z]{1,32}) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])\r?\n")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n")
 _END = b"\r\n\r\n"
+_NOT_PLAIN = {"connection", "content-encoding", "expect", "transfer-encoding", "upgrade"}
 _KEPT, _KEPT_BYTES_MAX = 8, 2048
 _ALWAYS = "".join(f"{name}: {value}\r\n" for name, value in {
     "Server": "penstock",
@@ -43,6 +44,14 @@ class RequestHead:
     query: Mapping[str, str]
     is_old: bool  #: HTTP/1.0, which knows no chunks
     headers: Mapping[str, str]
+
+    @property
+    def plain_size(self) -> int | None:
+        """How many bytes of body come right behind it, as they are, and another request then; None if it isn't so."""
+        length = self.headers.get("content-length", "")
+        if self.is_old or not _NOT_PLAIN.isdisjoint(self.headers) or not (length.isascii() and length.isdigit()):
+            return None
+        return int(length)
 
     @property
     def keeps_open(self) -> bool:
@@ -93,22 +102,28 @@ class HeadReader:
 
     def read(self) -> RequestHead | None:
         """Does what `read_head` does."""
-        waiting = self._stream.peek()
+        head, size = self.find(self._stream.peek())
+        if head is None:
+            return read_head(self._stream)
+        self._stream.read(size)
+        return head
+
+    def find(self, waiting: bytes) -> tuple[RequestHead | None, int]:
+        """Returns the head that bytes begin with, and its size; None if it isn't as most are. Raises RequestError."""
         size = waiting.find(_END) + len(_END)
         if not len(_END) <= size <= _KEPT_BYTES_MAX:
-            return read_head(self._stream)
+            return None, 0
         data = waiting[:size]
         head = self._known.get(data)
         if head is None:
             alone = BytesIO(data)
             head = read_head(alone)
             if head is None or alone.tell() != size:  # its lines end otherwise, and this is another's end
-                return read_head(self._stream)
+                return None, 0
             if len(self._known) == _KEPT:
                 self._known.clear()
             self._known[data] = head
-        self._stream.read(size)
-        return head
+        return head, size
 
 
 def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:

@@ -20,7 +20,8 @@ class HttpRequest:
     `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError. `address` is
     where it comes from; `logged_in` is called once whoever asks has proved who it is. `on_gone` takes what is to be
     called, from another thread, when the client hangs up before it has its answer. `passes`: what earlier requests of
-    the same connection were let in by, by their credentials.
+    the same connection were let in by, by their credentials; `only_known`: nothing else lets anybody in, since finding
+    out takes long.
     """
 
     method: str
@@ -32,6 +33,7 @@ class HttpRequest:
     logged_in: Callable[[], None] = lambda: None
     on_gone: Callable[[Callable[[], None]], None] = lambda gone: None
     passes: dict[str | None, Pass] = field(default_factory=dict)
+    only_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class HttpSessions:
         header = request.headers.get("authorization") if authorization is None else authorization
         admitted = request.passes.get(header)
         if admitted is None or not self.logins.holds(admitted):
+            if request.only_known:
+                raise UnauthenticatedError("who this is must be found out first")
             request.passes.clear()
             admitted = self.logins.admit(header, Origin("http", request.address))
             request.passes[header] = admitted

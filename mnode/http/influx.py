@@ -10,6 +10,7 @@ from penstock import __version__
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.catalog.name_lookup import DATABASE_MISSING
+from penstock.mnode.http.gathered_requests import Begun
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
 from penstock.mnode.http.http_sessions import HttpSessions, basic, of_schemes
 from penstock.mnode.http.json_answers import Call, Failure, Statements, document_answer, text_of
@@ -43,7 +44,8 @@ class Influx:
         self._size_max = size_max
 
     def routes(self) -> dict[str, Route]:
-        write, query = (Call(("POST",), answer) for answer in (self._write, self._query))
+        write = Call(("POST",), self._write, simple=(self._engine.gathered, self._begin))
+        query = Call(("POST",), self._query)
         return {
             **dict.fromkeys(_WRITE, write), **dict.fromkeys(_QUERY, query),
             **dict.fromkeys(_PING, Call(("GET", "HEAD"), _pong)),
@@ -74,9 +76,15 @@ class Influx:
             raise InvalidStatementError("the bucket is missing", hint=f"name a database: {_WRITE_2}?bucket=name")
         return self._write_lines(request, database, state)
 
+    def _begin(self, request: HttpRequest) -> tuple[Begun, Response] | None:
+        """Begins what `_write` does, for lines that are one record."""
+        database = request.query.get("db", "")
+        state = self._session(request, database)
+        begun = self._engine.begin_lines(request.read_body(self._size_max), database, _unit(request), state)
+        return None if begun is None else (begun, _WRITTEN)
+
     def _write_lines(self, request: HttpRequest, database: str, state: SessionState) -> Response:
-        precision = request.query.get("precision") or "ns"
-        unit = _PRECISIONS.get(precision, precision)
+        unit = _unit(request)
         dropped = write_what_can_be(request.read_body(self._size_max), lambda data, first_line: (
             self._engine.ingest_lines(data, database, unit, state, first_line=first_line)))
         if dropped is not None:
@@ -105,6 +113,12 @@ class Influx:
         if header is None and "u" in request.query:
             header = basic(request.query["u"], request.query.get("p", ""))
         return self._sessions.open(request, database, header)
+
+
+def _unit(request: HttpRequest) -> str:
+    """Returns the unit of the lines' times."""
+    precision = request.query.get("precision") or "ns"
+    return _PRECISIONS.get(precision, precision)
 
 
 def _pong(request: HttpRequest) -> Response:

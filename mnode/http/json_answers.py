@@ -15,6 +15,7 @@ from typing import Protocol
 from penstock.common import errors
 from penstock.common.errors import PenstockError
 from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.http.gathered_requests import Begun, GatheredRequests
 from penstock.mnode.http.http_body import RequestError
 from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
 from penstock.mnode.query.activity import OnCancel
@@ -54,6 +55,13 @@ class Statements(Protocol):
     @property
     def lag_s(self) -> float | None: ...
 
+    @property
+    def gathered(self) -> GatheredRequests: ...
+
+    def begin_insert(self, text: str, state: SessionState, /) -> Begun | None: ...
+
+    def begin_lines(self, data: bytes, database: str, precision: str, state: SessionState, /) -> Begun | None: ...
+
     def execute(self, text: str, state: SessionState, /) -> Result: ...
 
     def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
@@ -76,6 +84,8 @@ class Statements(Protocol):
 LAG = "Penstock-Lag-Seconds"
 """The header of rows from a node of a cluster that isn't active: how old they may be."""
 Failure = PenstockError | RequestError
+Begin = Callable[[HttpRequest], tuple[Begun, Response] | None]
+"""Begins what a request asks for, if that is simple; with the answer once that is acknowledged."""
 TellError = Callable[[HTTPStatus, Failure], dict[str, object]]
 """Returns the document that tells clients of an error, whose answer has this status."""
 
@@ -90,20 +100,25 @@ def tell(status: HTTPStatus, error: Failure) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A place whose errors are JSON, told by `tell`."""
+    """A place whose errors are JSON, told by `tell`; requests that are simple may be begun by `simple`."""
 
     methods: tuple[str, ...]
     make: Callable[[HttpRequest], Response]
     tell: TellError = tell
+    simple: tuple[GatheredRequests, Begin] | None = None
+
+    def refusal(self, error: PenstockError) -> Response:
+        """Returns the answer to a request that failed."""
+        status = status_of(error)
+        headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
+        answer = document_answer(status, self.tell(status, error), headers)
+        return delayed(answer, error) if isinstance(error, errors.LoginDelayedError) else answer
 
     def answer(self, request: HttpRequest) -> Response:
         try:
             return self.make(request)
         except PenstockError as error:
-            status = status_of(error)
-            headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
-            answer = document_answer(status, self.tell(status, error), headers)
-            return delayed(answer, error) if isinstance(error, errors.LoginDelayedError) else answer
+            return self.refusal(error)
         except RequestError as error:
             return document_answer(error.status, self.tell(error.status, error))
 
@@ -169,6 +184,11 @@ class Answers:
             return _affected(result.affected, as_objects=self.style.as_objects)
         pieces = json_rows(result.table.to_batches(), self.style)
         return Response(HTTPStatus.OK, self.document(result.columns, pieces), JSON)
+
+    def begin(self, engine: Statements, text: str, state: SessionState) -> tuple[Begun, Response] | None:
+        """Begins a statement that is an INSERT of one row; None, and nothing, if it isn't that simple."""
+        begun = engine.begin_insert(text, state)
+        return None if begun is None else (begun, _affected(1, as_objects=self.style.as_objects))
 
     def _type_name(self, kind: DataType) -> str:
         return kind.name_of_kind() if self.style.nested or kind.kind is not Kind.OTHER else VARCHAR.name_of_kind()

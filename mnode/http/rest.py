@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from penstock.mnode.access.logins import Logins
+from penstock.mnode.access.session import SessionState
+from penstock.mnode.http.gathered_requests import Begun
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
 from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.influx import Influx
@@ -23,14 +25,22 @@ class Rest:
         self._size_max = size_max
 
     def routes(self) -> dict[str, Route]:
-        sql = Call(("POST",), self._sql)
+        sql = Call(("POST",), self._sql, simple=(self._engine.gathered, self._begin))
         return {SQL: sql, f"{SQL}/": sql, LOGIN: Call(("POST",), self._login),
                 **Influx(self._engine, self._sessions, self._size_max).routes()}
 
     def _sql(self, request: HttpRequest) -> Response:
         """Executes the statement in the body; what follows /sql/ is the database."""
+        state, text = self._asked(request)
+        return PLAIN.execute(self._engine, text, state, request.on_gone)
+
+    def _begin(self, request: HttpRequest) -> tuple[Begun, Response] | None:
+        state, text = self._asked(request)
+        return PLAIN.begin(self._engine, text, state)
+
+    def _asked(self, request: HttpRequest) -> tuple[SessionState, str]:
         state = self._sessions.open(request, request.path.removeprefix(SQL).strip("/") or None)
-        return PLAIN.execute(self._engine, text_of(request.read_body(self._size_max)), state, request.on_gone)
+        return state, text_of(request.read_body(self._size_max))
 
     def _login(self, request: HttpRequest) -> Response:
         """Gives a token for the user and the password of a Basic Authorization."""

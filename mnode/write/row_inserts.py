@@ -232,27 +232,46 @@ class RowInserts:
             start = start or _INSERT.match(text)
             return None if start is None else self._insert(text, start.end(), state)
 
+    def begin(self, text: str, state: SessionState) -> BegunWrite | None:
+        """Begins to write the only row of a statement that begins as one before did; None, and nothing, if it isn't
+        that simple, or would be waited for long. The caller shares `writing`.
+        """
+        row = text.rfind("(")
+        head = self._heads.get((text[:row], state.database))
+        found = None if head is None else self._row(head, text, row)
+        if head is None or found is None:
+            return None
+        target = head.target
+        return self._storage.begin_few(
+            target.vgroup_id, target.of.table.uid, head.columns, (found,), partial=head.partial)
+
     def _written(self, head: _Head, text: str, start: int) -> bool:
         """Writes the row from `start` on, if the head is still good and the row as plain as a row can be.
 
         Returns whether it did; if not, `_insert` knows what to do.
         """
-        if head.changes != self._catalog.changes:
-            return False
-        pattern = head.target.of.pattern
-        values = None if pattern is None else pattern.read_last(text, start)
-        if values is None:
-            return False
-        time: Any = values[0]
-        if not (self._clock.now_ms() - head.keep_ms) * head.units_per_ms <= time <= head.latest:
+        found = self._row(head, text, start)
+        if found is None:
             return False
         target = head.target
         try:
             return self._storage.write_few(
-                target.vgroup_id, target.of.table.uid, head.columns, ((target.uid, *values),),
-                partial=head.partial)
+                target.vgroup_id, target.of.table.uid, head.columns, (found,), partial=head.partial)
         except struct.error:  # an integer is out of its column's range
             return False
+
+    def _row(self, head: _Head, text: str, start: int) -> Row | None:
+        """Returns the row from `start` on, if the head is still good and the row as plain as a row can be."""
+        if head.changes != self._catalog.changes:
+            return None
+        pattern = head.target.of.pattern
+        values = None if pattern is None else pattern.read_last(text, start)
+        if values is None:
+            return None
+        time: Any = values[0]
+        if not (self._clock.now_ms() - head.keep_ms) * head.units_per_ms <= time <= head.latest:
+            return None
+        return head.target.uid, *values
 
     def _insert(self, text: str, start: int, state: SessionState) -> Result | None:
         changes = self._catalog.changes

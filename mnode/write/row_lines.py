@@ -22,6 +22,7 @@ from penstock.sql.rows.row_pattern import PlainValue
 from penstock.sql.schema import Database, Table
 from penstock.sql.types import Kind
 from penstock.vnode.store.table_state import Row
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 _TEXT_MAX, _LINES_MAX = 16_384, 64  # from there on columns are cheaper
 _SHAPES_MAX, _SERIES_MAX = 4096, 65_536
@@ -74,12 +75,7 @@ class LineRows:
 
         They stand where they stood, so that their numbers are the same.
         """
-        if len(data) > _TEXT_MAX or data.count(b"\n") > _LINES_MAX:
-            return 0, data
-        try:
-            groups = self._groups(data.decode(), database, LineTimes(database, precision, self._clock.now_ms()))
-        except (UnicodeDecodeError, InvalidValueError):
-            return 0, data
+        groups = self._read(data, database, precision)
         if groups is None:
             return 0, data
         count = 0
@@ -91,6 +87,26 @@ class LineRows:
                 left.update(group.lines)
         return count, b"\n".join(
             line if place in left else b"" for place, line in enumerate(data.split(b"\n"))) if left else b""
+
+    def begin(self, data: bytes, database: Database, precision: str) -> BegunWrite | None:
+        """Begins to append the rows of plain lines if they are one record; None, and nothing, if there is more to it,
+        or it would be waited for long.
+        """
+        groups = self._read(data, database, precision)
+        if groups is None or len(groups) != 1:
+            return None
+        [((vgroup_id, _), group)] = groups.items()
+        return self._storage.begin_few(
+            vgroup_id, group.table.uid, _columns(group.table), group.rows, partial=group.partial)
+
+    def _read(self, data: bytes, database: Database, precision: str) -> dict[tuple[int, int], _Group] | None:
+        """Returns the rows by vgroup and storage table; None if they are many, or a line isn't plain."""
+        if len(data) > _TEXT_MAX or data.count(b"\n") > _LINES_MAX:
+            return None
+        try:
+            return self._groups(data.decode(), database, LineTimes(database, precision, self._clock.now_ms()))
+        except (UnicodeDecodeError, InvalidValueError):
+            return None
 
     def _groups(self, text: str, database: Database, times: LineTimes) -> dict[tuple[int, int], _Group] | None:
         """Returns the rows by vgroup and storage table; None if a line isn't plain. Raises InvalidValueError."""
@@ -165,11 +181,15 @@ class LineRows:
         return name
 
     def _written(self, vgroup_id: int, group: _Group) -> bool:
-        columns = tuple(column.physical for column in group.table.columns)
         try:
-            return self._storage.write_few(vgroup_id, group.table.uid, columns, group.rows, partial=group.partial)
+            return self._storage.write_few(
+                vgroup_id, group.table.uid, _columns(group.table), group.rows, partial=group.partial)
         except (struct.error, OverflowError):
             return False
+
+
+def _columns(table: Table) -> tuple[str, ...]:
+    return tuple([column.physical for column in table.columns])
 
 
 def _made_shape(table: Table, fields: list[tuple[str, Kind, PlainValue]]) -> _Shape | None:

@@ -34,6 +34,7 @@ from penstock.sql.rows.line_protocol import FieldColumn, Ints, Points, parse_lin
 from penstock.sql.rows.line_scanner import Series
 from penstock.sql.schema import Column, Database, Table, TagValue
 from penstock.sql.types import DataType, Kind
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 TIME_COLUMN = "_ts"
 NO_TAGS = "_tag_null"
@@ -115,6 +116,10 @@ class Schemaless:
         the unit of the lines' timestamps. Raises InvalidStatementError, NotFoundError, StorageError.
         """
         return self._line_rows.append(data, self._target(database, precision), precision)
+
+    def begin_few(self, data: bytes, database: str, precision: str) -> BegunWrite | None:
+        """Begins what `append_few` does, for lines that are one record; None, and nothing, if there is more to it."""
+        return self._line_rows.begin(data, self._target(database, precision), precision)
 
     def ingest_lines(self, data: bytes, database: str, precision: str, first_line: int = 1) -> int:
         """Returns how many lines were written. `precision` is the unit of the lines' timestamps.

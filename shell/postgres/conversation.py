@@ -73,6 +73,11 @@ class Conversation:
             if message is None or self._counts(message):
                 return message
 
+    @property
+    def is_all_taken(self) -> bool:
+        """Whether nothing has come that wasn't taken."""
+        return self._at == len(self._buffer)
+
     # --- what became of messages --------------------------------------------------------------------------------
 
     def encrypted(self) -> None:

@@ -21,6 +21,7 @@ from penstock.mnode.access.logins import Logins
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
+from penstock.mnode.http.gathered_requests import Begun, SimpleRun
 from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_deadlines import send
 from penstock.shell.postgres import backend
@@ -37,6 +38,7 @@ _log = logger(__name__)
 _WRITE_S = 75.0
 _READ_BYTES, _WRITE_BYTES = 64 * 1024, 64 * 1024
 _SECRET_BYTES = 4
+_SIMPLE_STEPS = 3  # Bind, Describe, Execute
 #: What needs no rights.
 _ASK_NOTHING = (messages.Bind, messages.Close, messages.Sync, messages.Flush)
 #: Databases that clients ask for who name none: then none is in use.
@@ -81,6 +83,8 @@ class PostgresConnection(BaseRequestHandler):
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._conversation = Conversation(self._site.engine.config.request_size_max)
         self._out = bytearray()
+        #: what the thread has yet to answer, or to raise, that was found while it rested
+        self._held: Any = None
         self._origin = Origin("postgres", self.client_address[0])
 
     def handle(self) -> None:
@@ -112,7 +116,10 @@ class PostgresConnection(BaseRequestHandler):
 
     def _next(self) -> Any:
         """Returns the client's next message; before it waits for one, it sends what there is. Raises _GoneError."""
-        while (message := self._conversation.next()) is None:
+        message, self._held = self._held, None
+        if isinstance(message, PenstockError):
+            raise message
+        while message is None and (message := self._conversation.next()) is None:
             self._flush()
             data = self._socket.recv(_READ_BYTES)
             if not data:
@@ -198,15 +205,70 @@ class PostgresConnection(BaseRequestHandler):
                 engine.config.timezone, None, identity, number, origin=self._origin, ansi_quotes=True)
             session = PostgresSession(engine, state, self._site.catalog, self._send, self._on_cancel)
             self._greet(startup, session, number, secret)
+            self._session = session
+            self._renew = partial(self._site.logins.renew, identity, stored)
+            self._run = SimpleRun(never=isinstance(self._socket, ssl.SSLSocket))
+            is_simple = False
             while True:
                 message = self._next()
                 if not isinstance(message, _ASK_NOTHING):
-                    state.identity = self._site.logins.renew(identity, stored)
+                    state.identity = self._renew()
+                if isinstance(message, messages.Execute):
+                    is_simple = session.is_insert(message)
                 self._answer(session, message)
+                if isinstance(message, messages.Sync):
+                    if self._run.goes_on(simple=is_simple) and self._conversation.is_all_taken:
+                        self._gather()
+                    is_simple = False
         finally:
             self._site.hang_ups.forget(self._socket)
             self._site.unregister(number)
             engine.activity.logout(number)
+
+    def _gather(self) -> None:
+        """Has INSERTs of prepared statements answered together with others', until something else comes."""
+        self._flush()
+        self._out[:0] = self._site.engine.gathered.serve(self._socket, self)
+        self._run.over()
+
+    def begin(self, data: bytes) -> Begun | None:
+        """Does what `Gathered` says."""
+        self._conversation.receive(data)
+        session = self._session
+        for _ in range(_SIMPLE_STEPS):
+            message = self._held = self._come()
+            if session.is_insert(message):
+                session.state.identity = self._renew()
+                if isinstance(message, messages.Execute):
+                    begun = session.begin_insert(message.portal)
+                    self._held = message if begun is None else None
+                    return begun
+            elif not isinstance(message, messages.Bind):
+                return None
+            self._held = None
+            self._answer(session, message)
+        return None
+
+    def conclude(self, error: PenstockError | None) -> tuple[bytearray, bool]:
+        """Does what `Gathered` says."""
+        session = self._session
+        if not self._tried(partial(session.conclude_insert, error)):
+            self._conversation.failed()
+        self._held = self._come()
+        is_over = isinstance(self._held, messages.Sync)
+        if is_over:
+            self._answer(session, self._held)
+            self._held = None
+        self._run.answered += 1
+        out, self._out = self._out, bytearray()
+        return out, is_over and self._conversation.is_all_taken
+
+    def _come(self) -> Any:
+        """Returns the next message that has come, or what is wrong with it; None if there is none."""
+        try:
+            return self._conversation.next()
+        except PenstockError as error:
+            return error
 
     def _greet(self, startup: messages.Startup, session: PostgresSession, number: int, secret: bytes) -> None:
         parameters = startup.parameters

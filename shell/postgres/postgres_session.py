@@ -36,11 +36,13 @@ from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields,
 from penstock.shell.postgres.statement_text import StatementText, split_statements
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import Describe, Explain, Query, Show, Statement
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 _STATEMENTS_MAX = 1000
 _BEGIN, _END, _POINTS = ("BEGIN", "START"), ("COMMIT", "END", "ROLLBACK", "ABORT"), ("SAVEPOINT", "RELEASE")
 _QUIET = {"DEALLOCATE", "DISCARD", "UNLISTEN", "LISTEN"}
 _NULL_STANDS_FOR: tuple[object, ...] = (None, 0, "2000-01-01 00:00:00")
+_ONE_INSERTED = backend.complete("INSERT 0 1")
 _NO_TRANSACTIONS = ClientReport("WARNING", "0A000", "there are no transactions: what was written stays")
 
 Send = Callable[[bytes], None]
@@ -217,6 +219,27 @@ class PostgresSession:
                     fields = result_fields(answer.columns, portal.formats)
                     rows = self._send_rows(answer.batches, answer.columns, fields)
                 self._send(backend.complete(answer.tag.format(rows)))
+
+    def is_insert(self, message: Step) -> bool:
+        """Tells whether a step executes an INSERT, or asks for its columns."""
+        match message:
+            case Execute(portal=name, rows_max=0) | DescribeRequest(is_portal=True, name=name):
+                portal = self._portals.find(name)
+                return (portal is not None and portal.text is not None and portal.remaining is None
+                        and portal.text.words[:1] == ("INSERT",))
+        return False
+
+    def begin_insert(self, name: str) -> BegunWrite | None:
+        """Begins what `execute` does with an INSERT of one row; None, and nothing, if it isn't that simple."""
+        statement = self._portals.get(name).text
+        return None if statement is None else self._engine.begin_insert(statement.text, self.state)
+
+    def conclude_insert(self, error: PenstockError | None) -> None:
+        """Tells what became of it. Raises the error."""
+        if error is not None:
+            raise error
+        self._has_written = True
+        self._send(_ONE_INSERTED)
 
     def _execute_some(self, portal: Portal, statement: StatementText, rows_max: int) -> None:
         """Sends so many rows at most. The others are held, in memory: a query that waits keeps none from running."""

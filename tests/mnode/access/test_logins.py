@@ -137,7 +137,10 @@ def test_a_pass_is_good_for_a_minute_while_nothing_about_its_user_changes(
     clock.advance(0.1)
     assert not logins.holds(by_token)
     del users.records["ada"]
-    assert not logins.holds(logins.admit(None, origin))  # the owner's, who is one only while there are no users
+    owner = logins.admit(None, origin)
+    assert logins.holds(owner)
+    users.add("bob", "battery staple", "read")
+    assert not logins.holds(owner)
 
 
 def test_a_token_stands_for_its_user_until_it_expires(logins: Logins, clock: ManualClock) -> None:
