@@ -231,7 +231,7 @@ class Vnode:
     @property
     def acknowledges_at_once(self) -> bool:
         """Whether writes wait neither for a disk nor for a cluster."""
-        return self._wal.acknowledges_at_once
+        return self._store.options.wal_level < 2 and self._wal.await_cluster is None
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""

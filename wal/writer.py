@@ -144,11 +144,6 @@ class WalWriter:
         return self._committed.version
 
     @property
-    def acknowledges_at_once(self) -> bool:
-        """Whether what is written counts: neither a disk nor a cluster is waited for."""
-        return self._level < 2 and self.await_cluster is None
-
-    @property
     def bounded(self) -> bool:
         """Whether a cluster acknowledges what is written."""
         return self._end.bounded

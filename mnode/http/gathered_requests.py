@@ -70,7 +70,7 @@ class SimpleRun:
         self._count = self.answered = 0
 
 
-class _Guest:
+class _RestingConnection:
     __slots__ = ("answering", "came", "connection", "gathered", "returned", "unsent")
 
     def __init__(self, connection: socket.socket, gathered: Gathered) -> None:
@@ -89,7 +89,7 @@ class GatheredRequests:
         """`together` is held while writes are begun and acknowledged."""
         self._together = together
         self._lock = threading.Lock()
-        self._guests: dict[int, _Guest] = {}
+        self._guests: dict[int, _RestingConnection] = {}
         self._epoll: select.epoll | None = None
         self._wake: int | None = None
         self._thread: threading.Thread | None = None
@@ -101,7 +101,7 @@ class GatheredRequests:
         Called by the connection's own thread, which reads what comes from then on. Raises TimeoutError if nothing came
         for `idle_s`.
         """
-        guest = _Guest(connection, gathered)
+        guest = _RestingConnection(connection, gathered)
         descriptor = connection.fileno()
         with self._lock:
             if self._closed or descriptor < 0:
@@ -136,7 +136,7 @@ class GatheredRequests:
             self._thread.start()
         return self._epoll
 
-    def _give_back(self, guest: _Guest) -> None:
+    def _give_back(self, guest: _RestingConnection) -> None:
         """Lets the connection's thread go on; the caller holds `_lock`."""
         assert self._epoll is not None
         descriptor = guest.connection.fileno()
@@ -173,11 +173,11 @@ class GatheredRequests:
                 for guest in leaving:
                     self._give_back(guest)
 
-    def _answer(self, guests: Sequence[_Guest]) -> list[_Guest]:
+    def _answer(self, guests: Sequence[_RestingConnection]) -> list[_RestingConnection]:
         """Answers what has come; returns those whose threads must go on."""
-        leaving: list[_Guest] = []
+        leaving: list[_RestingConnection] = []
         asked = [(guest, data) for guest in guests if (data := _received(guest, leaving))]
-        begun: list[tuple[_Guest, Begun]] = []
+        begun: list[tuple[_RestingConnection, Begun]] = []
         with self._together():
             for guest, data in asked:
                 write = _begun(guest, data)
@@ -191,7 +191,7 @@ class GatheredRequests:
         return leaving
 
 
-def _received(guest: _Guest, leaving: list[_Guest]) -> bytes:
+def _received(guest: _RestingConnection, leaving: list[_RestingConnection]) -> bytes:
     try:
         data = guest.connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -203,7 +203,7 @@ def _received(guest: _Guest, leaving: list[_Guest]) -> bytes:
     return data
 
 
-def _begun(guest: _Guest, data: bytes) -> Begun | None:
+def _begun(guest: _RestingConnection, data: bytes) -> Begun | None:
     try:
         return guest.gathered.begin(data)
     except Exception as error:  # noqa: BLE001 - its thread comes upon it again, and says so
@@ -222,7 +222,7 @@ def _outcome(write: Begun) -> PenstockError | None:
     return None
 
 
-def _answered(guest: _Guest, error: PenstockError | None) -> bool:
+def _answered(guest: _RestingConnection, error: PenstockError | None) -> bool:
     """Sends an answer; returns whether the next request may come here."""
     try:
         answer, stays = guest.gathered.conclude(error)

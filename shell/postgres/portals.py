@@ -12,6 +12,7 @@ from penstock.common.errors import LimitExceededError, NotFoundError
 from penstock.mnode.access.session import Result
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.backend import ResultField
+from penstock.shell.postgres.frontend import Bind, Close, DescribeRequest, Execute, Parse
 from penstock.shell.postgres.statement_text import StatementText
 
 BATCH_ROWS = 4096
@@ -50,6 +51,11 @@ class Portal:
     fields: list[ResultField] = field(default_factory=list)
     holds: bool = False
 
+    @property
+    def is_insert(self) -> bool:
+        """Whether it is an INSERT that wasn't executed."""
+        return self.text is not None and self.text.words[:1] == ("INSERT",) and self.remaining is None
+
     def taken(self, rows_max: int | None) -> Iterator[pa.RecordBatch]:
         """Yields the next rows, so many at most, once it was executed."""
         assert self.remaining is not None
@@ -77,6 +83,13 @@ class Portals:
 
     def find(self, name: str) -> Portal | None:
         return self._portals.get(name)
+
+    def of(self, message: Parse | Bind | DescribeRequest | Execute | Close) -> Portal | None:
+        """Returns the portal that a message executes or asks for the columns of; None if there is none."""
+        match message:
+            case Execute(portal=name) | DescribeRequest(is_portal=True, name=name):
+                return self.find(name)
+        return None
 
     def get(self, name: str) -> Portal:
         """Returns a portal. Raises NotFoundError."""

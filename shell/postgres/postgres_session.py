@@ -222,12 +222,8 @@ class PostgresSession:
 
     def is_insert(self, message: Step) -> bool:
         """Tells whether a step executes an INSERT, or asks for its columns."""
-        match message:
-            case Execute(portal=name, rows_max=0) | DescribeRequest(is_portal=True, name=name):
-                portal = self._portals.find(name)
-                return (portal is not None and portal.text is not None and portal.remaining is None
-                        and portal.text.words[:1] == ("INSERT",))
-        return False
+        portal = self._portals.of(message)
+        return portal is not None and portal.is_insert and not (isinstance(message, Execute) and message.rows_max)
 
     def begin_insert(self, name: str) -> BegunWrite | None:
         """Begins what `execute` does with an INSERT of one row; None, and nothing, if it isn't that simple."""
@@ -281,11 +277,8 @@ class PostgresSession:
 
     def sent_text(self, message: Step) -> StatementText | None:
         """Returns the text that places of errors of a step are in, if the client has it."""
-        match message:
-            case Execute(portal=name) | DescribeRequest(is_portal=True, name=name):
-                found = self._portals.find(name)
-                return None if found is None else found.sent
-        return None
+        found = self._portals.of(message)
+        return None if found is None else found.sent
 
     def _described(self, portal: Portal) -> bytes:
         columns = self._columns(portal)
