@@ -173,7 +173,7 @@ class Calculations:
             return FIRED_ROWS.empty_table()
         job = self._job(stream_id)
         fired = self._fired(job, (window for write in writes for window in windows_of(
-            write.rows, len(job.asked.trigger.partition_by))))
+            write.rows, len(job.asked.trigger.partition_by), job.asked.gap)))
         by_clock = isinstance(job.plan.computation, PeriodPlan)
         due = newest_of(window for window in fired if window.gone or (
             window.event in job.calculation.events and not (by_clock and window.opened)))

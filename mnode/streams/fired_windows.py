@@ -53,8 +53,8 @@ class FiredWindow:
         return self.group.id, self.start
 
 
-def windows_of(rows: pa.RecordBatch, groups: int) -> list[FiredWindow]:
-    """Returns the windows of a write, in its order."""
+def windows_of(rows: pa.RecordBatch, groups: int, gap: int) -> list[FiredWindow]:
+    """Returns the windows of a write, in its order. `gap`: so long behind their last rows results say that they end."""
     children = rows.column(CHILD).to_pylist()
     operations = rows.column(OPERATION).to_pylist()
     starts, ends = (rows.column(name).cast(pa.int64()).to_pylist() for name in (START, END))
@@ -66,7 +66,8 @@ def windows_of(rows: pa.RecordBatch, groups: int) -> list[FiredWindow]:
         if group is None or any(column[row] is not None and column[row] != value
                                 for column, value in zip(values, group.values, strict=True)):
             group = known[child] = _group(child, tuple(column[row] for column in values))
-        found.append(FiredWindow(group, starts[row], ends[row], counts[row] or 0, operation == OPENED,
+        end = None if ends[row] is None else ends[row] - gap
+        found.append(FiredWindow(group, starts[row], end, counts[row] or 0, operation == OPENED,
                                  operation in (DELETE, RETRACTED)))
     return found
 

@@ -43,7 +43,7 @@ from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
-from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Select
+from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Select, SessionWindow
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
@@ -65,7 +65,7 @@ class AskedCalculation:
 
     `expired`: EXPIRED_TIME in units of the precision. `names_children`: OUTPUT_SUBTABLE is given. `units_per_ms`: of
     the precision. `count`: so many rows a full window has, 0 where that doesn't matter. `by_table`: `%%tbname` is a
-    child of the trigger's table.
+    child of the trigger's table. `gap`: of SESSION, in units of the precision.
     """
 
     does: Calculation
@@ -77,6 +77,7 @@ class AskedCalculation:
     units_per_ms: int
     count: int
     by_table: bool
+    gap: int
 
 
 class StreamPlanning:
@@ -181,7 +182,9 @@ class StreamPlanning:
             None if does.expired is None else does.expired.in_units(source.precision),
             statement.target.subtable is not None, UNITS_PER_SECOND[source.precision] // 1000,
             statement.select.window.count if isinstance(statement.select.window, CountWindow) else 0,
-            reads_child(statement, self._services.catalog, session))
+            reads_child(statement, self._services.catalog, session),
+            statement.select.window.gap.in_units(source.precision)
+            if isinstance(statement.select.window, SessionWindow) else 0)
 
     def results_of(self, stream: StreamRecord) -> BatchResults:
         """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""

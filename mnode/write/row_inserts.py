@@ -33,7 +33,7 @@ from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
-from penstock.vnode.write.vnode_writer import Change, FewRows, WrittenRows
+from penstock.vnode.write.vnode_writer import BegunWrite, Change, FewRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 _NAME = f"({PLAIN_NAME})"

@@ -52,6 +52,7 @@ from penstock.sql.tree.walking import copied, found_in
 
 Form = Literal["old", "new"]
 
+_ENDS = ("_wend", "_wduration", "_twend", "_twduration")
 _NEWER = {"_wstart": "_twstart", "_wend": "_twend", "_wduration": "_twduration"}
 _OLDER = {newer: older for older, newer in _NEWER.items()}
 _ROWS = "_twrownum"
@@ -150,6 +151,12 @@ class _FormChange:
         if counting:
             self.notes.append(f"of no rows {', '.join(counting)} is NULL in the older form, 0 in the newer one")
         return bool(counting)
+
+    def note_ends(self, window: Window | None, node: exp.Column) -> None:
+        """Notes that the ends of sessions differ."""
+        note = "a session ends with its gap in the older form, with its last row in the newer one"
+        if isinstance(window, SessionWindow) and node.name in _ENDS and note not in self.notes:
+            self.notes.append(note)
 
     def note_late_rows(self) -> None:
         """Notes what leaving late rows out means: a query of the newer form reads the table, which has them."""
@@ -262,6 +269,7 @@ class _ToNewer(_FormChange):
             if not isinstance(node, exp.Column):
                 return None
             if node.name in _NEWER and not node.this.args.get("quoted"):
+                self.note_ends(window, node)
                 return _column(_NEWER[node.name])
             if not picks and not is_star(node):
                 raise self.refused(f"{text} is no value of a window", "add it to PARTITION BY: %%n stands for its n-th "
@@ -389,6 +397,7 @@ class _ToOlder(_FormChange):
             return None
         name, groups = node.name, self._trigger.partition_by
         if name in _OLDER:
+            self.note_ends(self._trigger.window, node)
             return _column(_OLDER[name])
         if name == _ROWS and not self._more:
             return exp.Anonymous(this="count", expressions=[exp.Star()])

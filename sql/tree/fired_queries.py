@@ -102,7 +102,7 @@ def _values(
         step = trigger.window.interval
         return found | {"_tprev_ts": start, "_tcurrent_ts": end, "_tnext_ts": exp.Paren(this=exp.Add(
             this=copied(end), expression=DurationLiteral(value=step.value, unit=step.unit)))}
-    length = exp.Paren(this=exp.Sub(this=_as_number(end), expression=_as_number(start)))
+    length = exp.Cast(this=exp.Sub(this=_as_number(end), expression=_as_number(start)), to=TypeName(this=BIGINT))
     return found | {"_twstart": start, "_twend": end, "_twrownum": rows, "_twduration": length}
 
 

@@ -35,7 +35,7 @@ def other_form(text: str) -> str:
                  id="interval"),
     pytest.param(older("_wstart, avg(v), tbname, sum(u) s", "INTERVAL(20s) SLIDING(5s) FILL(NULL)",
                        where="WHERE v > 1"), id="sliding, filled"),
-    pytest.param(older("_wstart, _wend, max(v), count(*) n", "SESSION(ts, 5s)"), id="session"),
+    pytest.param(older("_wstart, max(v), count(*) n", "SESSION(ts, 5s)"), id="session"),
     pytest.param(older("_wstart, _wend, u, avg(v), count(*) n", "STATE_WINDOW(u)"), id="state"),
     pytest.param(older("_wstart, avg(v), count(*) n", "EVENT_WINDOW START WITH v > 2 END WITH v < 2", late=1),
                  id="event"),
