@@ -18,8 +18,11 @@ SESSION_GAP = 0x262B
 SESSION_COLUMN = 0x262C
 
 
-def bind_row_window(window: AnyRowWindow, scope: RowScope) -> RowShape:
-    """Returns what puts rows into windows. Raises InvalidStatementError for what no window can be."""
+def bind_row_window(window: AnyRowWindow, scope: RowScope, least_count: int = 2) -> RowShape:
+    """Returns what puts rows into windows. `least_count`: so many rows a COUNT_WINDOW has at least.
+
+    Raises InvalidStatementError for what no window can be.
+    """
     match window:
         case SessionWindow():
             return _session(window, scope.within("SESSION"))
@@ -29,7 +32,7 @@ def bind_row_window(window: AnyRowWindow, scope: RowScope) -> RowShape:
             within = scope.within("EVENT_WINDOW")
             return ByEvent(condition_of(window.start, within), condition_of(window.end, within))
         case CountWindow():
-            return _count(window, scope.within("COUNT_WINDOW"))
+            return _count(window, scope.within("COUNT_WINDOW"), least_count)
 
 
 def _session(window: SessionWindow, scope: RowScope) -> BySession:
@@ -54,12 +57,12 @@ def _state(window: StateWindow, scope: RowScope) -> ByState:
     return ByState(value)
 
 
-def _count(window: CountWindow, scope: RowScope) -> ByCount:
+def _count(window: CountWindow, scope: RowScope, least: int) -> ByCount:
     sliding = window.count if window.sliding is None else window.sliding
-    if window.count < 2 or not 1 <= sliding <= window.count:
+    if window.count < least or not 1 <= sliding <= window.count:
         raise InvalidStatementError(
             f"COUNT_WINDOW({window.count}{'' if window.sliding is None else f', {sliding}'}) is not possible",
-            hint="the count must be at least 2, the slide from 1 to the count")
+            hint=f"the count must be at least {least}, the slide from 1 to the count")
     return ByCount(window.count, sliding, tuple(compile_expression(node, scope) for node in window.columns))
 
 

@@ -207,7 +207,9 @@ def _shape(
         return interval if time.clock == "event" else ByClock(interval), None
     check_row_window(window, StreamFacts(stream.table, stream.by_table, stream.watermark(), trigger.ignore_expired,
                                          stream.statement.calculation is not None))
-    shape, least = bind_row_window(window, stream.rows), least_length(window, stream.precision)
+    least_count = 2 if stream.statement.calculation is None else 1
+    shape = bind_row_window(window, stream.rows, least_count)
+    least = least_length(window, stream.precision)
     if bound.times_of(START)[:1] != [0]:
         raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",
                                 hint="only the start of a window tells which result is to be replaced")

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from kits.basics.client_packages import client_process, needs_clients
+from kits.basics.waiting import wait_until
 from kits.engines.client_session import DATABASE, PASSWORD, ask_engine, run_session, session_engine
 from kits.engines.taos_port import taos_port
 from kits.engines.threaded import Threaded
+
+T0 = 1_700_000_100_000
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +51,35 @@ def test_sqlalchemy_finds_tables_and_columns(engine: Threaded, port: int) -> Non
         assert json.loads(client.ask("columns of wide")) == [
             ["ts", "DATETIME"], ["d", "FLOAT"], ["place", "VARCHAR"]]
     engine.run("DROP DATABASE seen")
+
+
+@needs_clients
+@pytest.mark.parametrize("kind", ["plain", "by_socket"])
+def test_tdengines_connector_makes_streams_with_triggers(engine: Threaded, port: int, kind: str) -> None:
+    """Three of the kinds that its documentation shows: for each row, for each table and window, and by the clock."""
+    engine.run(f"CREATE DATABASE {kind}", f"USE {kind}", "CREATE TABLE calls (ts TIMESTAMP, n INT)",
+               "CREATE TABLE levels (ts TIMESTAMP, v DOUBLE)",
+               "CREATE STABLE meters (ts TIMESTAMP, v INT) TAGS (g INT)",
+               "CREATE TABLE m1 USING meters TAGS (1)", "CREATE TABLE m2 USING meters TAGS (2)",
+               f"INSERT INTO levels VALUES ({T0}, 1) ({T0 + 60_000}, 3) ({T0 + 600_000}, 50)")
+    with client_process("taos_client", kind, str(port), "ada", PASSWORD, kind) as client:
+        for statement in (
+            f"CREATE STREAM {kind}_each count_window(1) FROM calls INTO answers AS SELECT _twstart, avg(v) mean FROM "
+            "levels WHERE _c0 >= _twend - 5m AND _c0 <= _twend",
+            f"CREATE STREAM {kind}_windows INTERVAL(5m) SLIDING(5m) FROM meters PARTITION BY tbname INTO means AS "
+            "SELECT _twstart, avg(v) mean, count(*) n FROM %%tbname WHERE _c0 >= _twstart AND _c0 < _twend",
+            f"CREATE STREAM {kind}_clock PERIOD(1s) INTO counts AS SELECT cast(_tlocaltime / 1000000 AS TIMESTAMP) "
+            "ts, count(*) n FROM levels",
+            f"INSERT INTO calls VALUES ({T0 + 120_000}, 1)",
+            f"INSERT INTO m1 VALUES ({T0}, 1) ({T0 + 1000}, 3) ({T0 + 300_000}, 9) m2 VALUES ({T0}, 5) "
+            f"({T0 + 300_000}, 9)",
+        ):
+            assert "rror" not in client.ask(statement)
+        wait_until(lambda: "2.0" in client.ask("SELECT mean FROM answers"))
+        wait_until(lambda: "5.0" in client.ask("SELECT mean FROM means WHERE tag_tbname = 'm2'"))
+        assert client.ask("SELECT count(*) FROM means") != client.ask("SELECT count(*) FROM meters")
+        wait_until(lambda: "3" in client.ask("SELECT max(n) FROM counts"))
+    assert engine.run("SELECT mean, n, tag_tbname FROM means ORDER BY tag_tbname") == [(2.0, 2, "m1"), (5.0, 1, "m2")]
+    for stream in ("each", "windows", "clock"):
+        engine.run(f"DROP STREAM {kind}_{stream}")
+    engine.run(f"DROP DATABASE {kind}", f"USE {DATABASE}")
