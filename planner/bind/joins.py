@@ -168,7 +168,8 @@ def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, buil
         everything = Select((SelectItem(exp.Star(), None),), inner, where=source.on, nests=True)
         inner = SubquerySource(everything, inner.alias)
     builder.called = None
-    found = RowScope(left, builder, "FROM").inner(inner.query, source.on or exp.null())
+    found = RowScope(left, builder, "FROM").inner(
+        inner.query, source.on or exp.null(), always_row=builder.always_row or not inner.as_alone)
     called, builder.called = builder.called or builder.fresh("#outer"), None
     names = (*inner.columns, *found.names[len(inner.columns):])
     added = tuple(RelColumn(name, column.type, f"{called}.{place}", inner.alias)

@@ -314,13 +314,13 @@ class RowScope:
         finally:
             builder.standing_in.pop()
 
-    def inner(self, query: Query, node: exp.Expression) -> Inner:
-        """Plans a query in an expression, which may name columns of these rows."""
+    def inner(self, query: Query, node: exp.Expression, *, always_row: bool = True) -> Inner:
+        """Plans a query in an expression, which may name columns of these rows; `always_row`: see `Builder`."""
         builder = self.builder
         if builder.plan_inner is None:
             raise builder.error("a sub-query is not allowed here", node)
         rows, kept = OuterRows(self), (builder.around, builder.called, builder.always_row, builder.aliases)
-        builder.around, builder.called, builder.always_row = (rows, *builder.around), None, True
+        builder.around, builder.called, builder.always_row = (rows, *builder.around), None, always_row
         try:
             return builder.plan_inner(query)
         finally:

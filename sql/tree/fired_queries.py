@@ -160,7 +160,8 @@ def for_many(
     limits = {start.sql("tdengine"): (_time(first_start), _time(last_start)),
               end.sql("tdengine"): (_time(first_end), _time(last_end))}
     inner = _placed(query, trigger, values, lambda condition: _limit(condition, limits), by_table=by_table)
-    source = JoinSource(TableSource(executions, _FIRED), SubquerySource(inner, "#results", lateral=True), "inner")
+    source = JoinSource(TableSource(executions, _FIRED), SubquerySource(
+        inner, "#results", lateral=True, as_alone=True), "inner")
     everything = exp.Column(this=exp.Star(), table=exp.to_identifier("#results", quoted=True))
     items = (SelectItem(start, OF_START, OF_START), SelectItem(values["_tgrpid"], OF_GROUP, OF_GROUP),
              SelectItem(everything, None, "*"))

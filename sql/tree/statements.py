@@ -153,12 +153,16 @@ class ExternalSource(Node):
 
 
 class SubquerySource(Node):
-    """`columns` are what the first of its columns are called; `lateral`: it may name columns of what is before it."""
+    """`columns` are what the first of its columns are called; `lateral`: it may name columns of what is before it.
+
+    `as_alone`: a lateral one whose aggregates have a row over no rows only if those of a query of its own had one.
+    """
 
     query: Query
     alias: str | None = None
     columns: tuple[str, ...] = ()
     lateral: bool = False
+    as_alone: bool = False
 
 
 class FunctionSource(Node):
