@@ -39,6 +39,10 @@ class InOrderSegments:
         """Whether the next row of the group in order may join a segment, whatever the time."""
         return self._tails_grow and int(self._index.tails[self._slots.group_of[slot]]) == slot
 
+    def may_be_open(self, slot: int) -> bool:
+        """Whether a segment may still be one that `grows`, or was when the checkpoint was taken that it is from."""
+        return self._tails_grow and not self._slots.out.data[slot]
+
     def follow(self, partials: pa.RecordBatch, groups: Slots) -> Bools:
         """Returns which partials extend the newest segment of their group or come behind it, as those of in-order rows.
 

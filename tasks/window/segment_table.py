@@ -199,7 +199,8 @@ class SegmentTable:
         for key, value in self._index.stored():
             slot = self._index.adopted(key, value)
             (group, start), last = self._place_of(slot), int(self._slots.last_of.data[slot]) + self._open_for
-            if (closed_until is None or last >= closed_until) and not self._at_once:
+            if not self._at_once and (
+                    closed_until is None or last >= closed_until or self._in_order.may_be_open(slot)):
                 self._wait(group, start, last)
                 if self._delays:
                     self._changed.add((group, start))

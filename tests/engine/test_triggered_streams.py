@@ -532,6 +532,20 @@ def test_a_restart_loses_no_window(tmp_path: Path, how: str) -> None:
         assert first[20000] == first[21000] > T0 * 1_000_000
 
 
+def test_a_state_stays_open_over_a_restart(bed: Bed) -> None:
+    """Though time has passed its last row: it is over when the table's next state begins."""
+    bed.stream("STATE_WINDOW(x) FROM m PARTITION BY tbname", "SELECT _twstart ts, _twend e, count(*) c FROM %%trows")
+    bed.put("b", (74, 0, 0))
+    bed.put("a", (52, 0, 3), (58, 3, 0))
+    bed.put("b", (90, 0, 0))
+    assert bed.results("ts, e, c") == [(52000, 52000, 1)]
+    bed.checkpoint()
+    bed.kill()
+    bed.put("a", (100, 9, 1))
+    bed.put("b", (101, 9, 1))
+    assert bed.results("ts, e, c") == [(52000, 52000, 1), (58000, 58000, 1), (74000, 90000, 2)]
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
