@@ -37,6 +37,8 @@ from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES
 from penstock.planner.task_plans.stream_plan import CalculationPlan, PeriodPlan, StreamPlan
 from penstock.sql.dialect.create_statements import tag_literal
+from penstock.sql.dialect.generator import identifier
+from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rows.constants import Constants
 from penstock.sql.schema import Table
 from penstock.sql.tree.fired_queries import (
@@ -128,8 +130,8 @@ class Calculations:
         self._closed = False
         self._pending: dict[tuple[TaskId, int], list[ResultWrite]] = {}
         self._children_of: dict[TaskId, ResultChildren] = {}
-        #: the newest window of each group, by stream
-        self._newest: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        #: the newest window of each group, by stream; see `_newest_of`
+        self._newest: dict[int, dict[int, int]] = {}
         self._asked: dict[int, tuple[int, AskedCalculation]] = {}
 
     def take(self, write: ResultWrite) -> bool:
@@ -221,7 +223,7 @@ class Calculations:
 
     def _fired(self, job: _Job, handed: Iterable[FiredWindow]) -> list[FiredWindow]:
         """Returns the windows that count: those that are full, and not expired."""
-        expired, newest = job.asked.expired, self._newest[job.stream.id]
+        expired, newest = job.asked.expired, self._newest_of(job)
         fired = []
         for window in handed:
             last = newest.get(window.group.id)
@@ -233,7 +235,7 @@ class Calculations:
 
     def _executions_of(self, job: _Job, windows: Sequence[FiredWindow]) -> dict[tuple[int, int], _Execution]:
         """Returns what is known of windows that may have been computed before."""
-        newest = self._newest[job.stream.id]
+        newest = self._newest_of(job)
         starts = {window.start for window in windows
                   if window.group.id not in newest or window.start <= newest[window.group.id]}
         if not starts:
@@ -268,6 +270,18 @@ class Calculations:
         if begun:
             assert job.executions.vgroup_id is not None
             self._begin({job.executions.vgroup_id: [self._rows_of(job, begun, no_results(len(begun)))]})
+
+    def _newest_of(self, job: _Job) -> dict[int, int]:
+        """Returns the start of each group's newest window that was computed: by this engine, or by one before it."""
+        newest = self._newest.get(job.stream.id)
+        if newest is None:
+            name = f"{identifier(job.executions.database)}.{identifier(job.executions.name)}"
+            query = parse_query(f"SELECT {ID}, CAST(max({START}) AS BIGINT) FROM {name} GROUP BY {ID}")
+            plan = plan_query(query, job.asked.catalog, job.asked.session)
+            found = self._queries.run_given(plan, job.asked.session, {})
+            newest = self._newest.setdefault(job.stream.id, dict(zip(
+                found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True)))
+        return newest
 
     # --- computing --------------------------------------------------------------------------------------------
 
@@ -351,7 +365,7 @@ class Calculations:
                    if len(one) < len(other)]
         if settled:
             self._begin({home: [self._rows_of(job, [both[place] for place in settled], outcome.of(settled))]})
-        newest = self._newest[job.stream.id]
+        newest = self._newest_of(job)
         for window in windows:
             newest[window.group.id] = max(window.start, newest.get(window.group.id, window.start))
 

@@ -546,6 +546,25 @@ def test_a_state_stays_open_over_a_restart(bed: Bed) -> None:
     assert bed.results("ts, e, c") == [(52000, 52000, 1), (58000, 58000, 1), (74000, 90000, 2)]
 
 
+def test_an_engine_finds_what_others_computed(tmp_path: Path) -> None:
+    """A window that is none any more takes its results with it, also if it is newer than all that this engine has
+    computed; one that is too old is left alone."""
+    bed = Bed(now_ms=T0, config={"timezone": "UTC"}, directory=tmp_path)
+    bed.set_up()
+    bed.stream("SESSION(ts, 2s) FROM a", "SELECT _twstart ts, count(*) c FROM %%trows")
+    bed.stream("SESSION(ts, 2s) FROM a", "SELECT _twstart ts, count(*) c FROM %%trows", options="EXPIRED_TIME(15s)",
+               name="e")
+    bed.put("a", *((10 * n, 1, 0) for n in range(5)))
+    bed.close()
+    with Bed(now_ms=T0, config={"timezone": "UTC"}, directory=tmp_path) as again:
+        assert isinstance(again, Bed)
+        again.session.database = "d"
+        again.put("a", (1, 1, 0))
+        again.execute(f"DELETE FROM a WHERE ts = {T0 + 20_000}")
+        assert again.results() == [(0, 2), (10000, 1), (30000, 1)]
+        assert again.results(name="e") == [(0, 1), (10000, 1), (30000, 1)]
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
