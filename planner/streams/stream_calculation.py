@@ -24,6 +24,7 @@ from penstock.sql.tree.fired_queries import (
     OF_WINDOWS,
     PLACEHOLDERS,
     for_one,
+    forced,
     sample_values,
 )
 from penstock.sql.tree.read_tables import tables_of
@@ -72,6 +73,8 @@ def plan_calculation(
         query = for_one(does.query, statement.select, sample, by_table=reads_child(statement, catalog, session))
         batch = plan_query(query, catalog, session)
         columns = _result_columns(statement, batch, precision)
+        if does.force_output:
+            forced(does.query)
     return CalculationPlan(columns, f"{statement.name}_executions", 0, does.events)
 
 

@@ -193,6 +193,12 @@ def test_force_output_gives_each_window_a_row(bed: Bed) -> None:
         [(n * 5000, n * 5000 + 5000, 7, "a", {0: 1, 2: 2, 3: 3, 10: 3}.get(n)) for n in range(11)], key=repr)
 
 
+def test_force_output_wants_columns_with_names(bed: Bed) -> None:
+    """Of `*` nobody could say what the row is."""
+    with pytest.raises(InvalidStreamError, match="FORCE_OUTPUT needs a query that names its columns"):
+        bed.stream(f"{TENS} FROM a", "SELECT * FROM %%trows", options="FORCE_OUTPUT")
+
+
 def test_windows_without_results_have_no_row(bed: Bed) -> None:
     """An aggregate of no rows has none unless it counts, as in queries; together as one by one."""
     bed.stream("INTERVAL(5s) SLIDING(5s) FROM a", "SELECT _twstart ts, max(v) m FROM %%trows")
