@@ -32,6 +32,7 @@ check: $(READY)  ## Style and types.
 nightly: $(READY)  ## What tests do many times over, more often: 20,000 random streams, all kills and power cuts; hours. Plays DuckDB's tests, too, if DUCKDB names a clone of it.
 	TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s $(OFTEN) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m programs.random_views --views 20000
+	PYTHONPATH=tests $(BIN)/python -m programs.random_triggers --streams 5000
 	PYTHONPATH=tests $(BIN)/python -m programs.lateness_runs --rows 2000000
 	PYTHONPATH=tests $(BIN)/python -m programs.many_streams --streams 1000
 	$(if $(DUCKDB),PYTHONPATH=tests $(BIN)/python -m programs.duckdb_tests $(DUCKDB)/test/sql)

@@ -161,6 +161,7 @@ LONG = (
     "common/test_port_guard.py", "engine/test_byte_flips.py", "engine/test_cluster_*.py",
     "engine/test_engine_faults.py", "engine/test_hard_conditions.py", "engine/test_power_cuts.py",
     "engine/test_random_*.py", "engine/test_simulation.py", "engine/test_stream*.py", "engine/test_tpch*.py",
+    "engine/test_triggered_streams.py",
     "mnode/access/test_audit_log.py", "mnode/access/test_first_login.py", "mnode/access/test_logins.py",
     "mnode/admin/*.py", "mnode/catalog/test_lost_catalog.py", "mnode/checkpoints/test_backups.py",
     "mnode/controller/test_stream_controller.py", "mnode/coordinator/test_snodes.py",
