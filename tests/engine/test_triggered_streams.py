@@ -386,6 +386,25 @@ def test_each_window_knows_itself(bed: Bed) -> None:
     assert {row[0] for row in bed.results("l")} == {T0 * 1_000_000}
 
 
+@pytest.mark.parametrize("precision", ["ms", "us", "ns"])
+@pytest.mark.parametrize("together", [False, True])
+def test_times_are_exact(precision: str, together: bool) -> None:
+    """In any precision, to its unit, also before 1970."""
+    with Bed(now_ms=T0, config={"timezone": "UTC"}) as bed, patch(
+            "penstock.mnode.streams.calculations._ONE_BY_ONE", 0 if together else 9):
+        assert isinstance(bed, Bed)
+        bed.all(f"CREATE DATABASE d PRECISION '{precision}' KEEP 36500", "USE d",
+                "CREATE TABLE a (ts TIMESTAMP, v INT)")
+        bed.stream("COUNT_WINDOW(2) FROM a", "SELECT _twstart ts, cast(_twend AS BIGINT) e, _twduration d, count(*) n "
+                   "FROM %%trows")
+        second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[precision]
+        times = [-7 * second - 3, -second, 1_700_000_000 * second + 1, 1_700_000_000 * second + 8]
+        bed.execute("INSERT INTO a VALUES " + " ".join(f"({time}, 1)" for time in times))
+        assert bed.rows("SELECT cast(ts AS BIGINT), e, d, n FROM rs") == [
+            (begin, end, end - begin, 2) for begin, end in (times[:2], times[2:])]
+        assert isinstance(bed.rows("SELECT d FROM rs")[0][0], int)
+
+
 def test_the_time_of_firing_stays(bed: Bed) -> None:
     """A window that runs again later was fired when it was first."""
     bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, _tlocaltime l, count(*) c FROM %%trows", options=NO_GAPS)
