@@ -492,6 +492,15 @@ def test_a_window_that_fails_leaves_others_alone(bed: Bed, windows: int) -> None
     assert {ts for ts, problem in bed.executions("ts, problem") if problem is not None} == {20000}
 
 
+def test_a_query_that_fails_for_one_window_fails_for_that_alone(bed: Bed) -> None:
+    """Also where it was computed for many at once."""
+    bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, (SELECT v FROM %%trows) v", options=NO_GAPS)
+    bed.put("a", *((10 * n, n, 0) for n in range(8)), (31, 0, 0))
+    assert dict(bed.results()) == {10000 * n: n for n in (0, 1, 2, 4, 5, 6)}
+    (problem,) = (problem for _, problem in bed.executions("ts, problem") if problem is not None)
+    assert "more than one row" in problem.lower()
+
+
 def test_a_stream_can_be_computed_again(bed: Bed) -> None:
     """RECALCULATE STREAM runs the windows of a time again, with the rows that other tables have by then."""
     bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, count(*) c FROM o WHERE ts < _twend", options=NO_GAPS)
