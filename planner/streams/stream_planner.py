@@ -100,8 +100,8 @@ def plan_results(
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
     if statement.calculation is not None:
-        raise NotSupportedError("results of a stream with a trigger of its own can't be verified: they are what its "
-                                "query gave whenever that fired")
+        raise NotSupportedError("results of a stream with a trigger of its own can't be verified: its queries saw what "
+                                "was there when windows fired")
     stream = _context(statement, catalog, session, defaults)
     check_shape(stream)
     trigger = _trigger(stream)

@@ -27,7 +27,7 @@ from penstock.sql.tree.statements import (
     TableSource,
 )
 from penstock.sql.tree.walking import copied, found_in
-from penstock.sql.types import BIGINT, DataType, timestamp
+from penstock.sql.types import DataType, timestamp
 
 START, ID, END, ROWS, FIRED = "ts", "group_id", "window_end", "window_rows", "triggered"
 """Columns of the table of executions that stand for what the trigger gives; see `group_column`."""
@@ -102,7 +102,7 @@ def _values(
         step = trigger.window.interval
         return found | {"_tprev_ts": start, "_tcurrent_ts": end, "_tnext_ts": exp.Paren(this=exp.Add(
             this=copied(end), expression=DurationLiteral(value=step.value, unit=step.unit)))}
-    length = exp.Cast(this=exp.Sub(this=_as_number(end), expression=_as_number(start)), to=TypeName(this=BIGINT))
+    length = exp.Paren(this=exp.Sub(this=copied(end), expression=copied(start)))
     return found | {"_twstart": start, "_twend": end, "_twrownum": rows, "_twduration": length}
 
 
@@ -267,10 +267,6 @@ def _given(name: str) -> exp.Expression:
 
 def _time(units: int) -> exp.Expression:
     return exp.Cast(this=_number(units), to=TypeName(this=timestamp("ms")))
-
-
-def _as_number(time: exp.Expression) -> exp.Expression:
-    return exp.Cast(this=copied(time), to=TypeName(this=BIGINT))
 
 
 def _number(value: int) -> exp.Expression:

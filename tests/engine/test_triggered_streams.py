@@ -13,7 +13,7 @@ import pytest
 from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import InvalidStreamError, NotFoundError, PenstockError
+from penstock.common.errors import InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
 from penstock.mnode.streams.calculations import Calculations
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.worker_environment import notifier_of
@@ -512,6 +512,17 @@ def test_a_stream_can_be_computed_again(bed: Bed) -> None:
     assert bed.results() == [(0, 0), (10000, 1), (20000, 0)]
     bed.execute("RECALCULATE STREAM s FROM 0")
     assert bed.results() == [(0, 1), (10000, 1), (20000, 1)]
+
+
+def test_nobody_holds_results_against_windows(bed: Bed) -> None:
+    """What a query has seen when a window fired, it may not see later: VERIFY refuses, and the audit looks away."""
+    bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, count(*) c FROM %%trows")
+    bed.put("a", (0, 1, 0), (10, 1, 0))
+    with pytest.raises(NotSupportedError, match="its queries saw what was there when windows fired"):
+        bed.execute("VERIFY STREAM s")
+    for _ in range(3):
+        bed.engine.parts.audit.step()
+    assert bed.rows("SHOW INCIDENTS") == []
 
 
 def test_a_pause_loses_nothing(bed: Bed) -> None:
