@@ -467,7 +467,8 @@ def _stream_of(to: Generator, statement: st.CreateStream, query: str) -> str:
 
 def _triggered_stream(to: Generator, statement: st.CreateStream, does: st.Calculation, query: str) -> str:
     """Prints CREATE STREAM with a trigger of its own; `query` is what it computes, or empty."""
-    trigger, target, notify = statement.select, statement.target, statement.notify
+    window, source, groups, where = _parts_of_trigger(statement.query)
+    target, notify = statement.target, statement.notify
     told = "" if notify is None else _words(
         f"NOTIFY{_listed(map(quote_string, notify.urls))}", f"ON ({' | '.join(e.upper() for e in notify.events)})",
         _where(to, does.where), _options_of_notify(notify))
@@ -483,22 +484,28 @@ def _triggered_stream(to: Generator, statement: st.CreateStream, does: st.Calcul
     return _words(
         "CREATE OR REPLACE STREAM" if statement.or_replace else "CREATE STREAM", _if_not_exists(statement),
         ".".join(identifier(part) for part in (does.database, statement.name) if part is not None),
-        _trigger(to, trigger, does), "" if trigger.source is None else f"FROM {to.sql(trigger.source)}",
-        f"PARTITION BY {_sqls(to, trigger.partition_by)}" if trigger.partition_by else "",
-        _options_of_trigger(to, statement, does), told, into, f"AS {query}" if query else "")
+        _trigger(to, window, does), _clause("FROM", to.sql(source)),
+        f"PARTITION BY {_sqls(to, groups)}" if groups else "",
+        _options_of_trigger(to, statement.options, where, does), told, into, f"AS {query}" if query else "")
 
 
-def _trigger(to: Generator, trigger: st.Select, does: st.Calculation) -> str:
+def _parts_of_trigger(query: exp.Expression) -> tuple[Any, Any, Any, Any]:
+    """Returns the window, the table, PARTITION BY and the condition of a trigger's query, of sqlglot's class too."""
+    if isinstance(query, st.Select):
+        return query.window, query.source, query.partition_by, query.where
+    table, where = query.args.get("from_"), query.args.get("where")
+    return (query.args.get("window"), table and table.this, query.args.get("partition_by"), where and where.this)
+
+
+def _trigger(to: Generator, window: Any, does: st.Calculation) -> str:
     if does.period is not None:
         return f"PERIOD({does.period}{_given(',', does.offset)})"
-    window = trigger.window
     if does.slides and isinstance(window, st.IntervalWindow):
         return f"SLIDING({window.interval}{_given(',', window.offset)})"
     return str(to.sql(window))
 
 
-def _options_of_trigger(to: Generator, statement: st.CreateStream, does: st.Calculation) -> str:
-    options, trigger = statement.options, statement.select
+def _options_of_trigger(to: Generator, options: st.StreamOptions, where: Any, does: st.Calculation) -> str:
     history = "" if does.history_from is None else f"({to.sql(does.history_from)})"
     given = (
         None if options.watermark is None else f"WATERMARK({options.watermark})",
@@ -506,7 +513,7 @@ def _options_of_trigger(to: Generator, statement: st.CreateStream, does: st.Calc
         "IGNORE_DISORDER" if options.ignore_expired else None,
         f"FILL_HISTORY{history}" if options.fill_history else None,
         "CALC_NOTIFY_ONLY" if does.notify_only else None, "FORCE_OUTPUT" if does.force_output else None,
-        None if trigger.where is None else f"PRE_FILTER({to.sql(trigger.where)})",
+        None if where is None else f"PRE_FILTER({to.sql(where)})",
         None if options.max_delay is None else f"MAX_DELAY({options.max_delay})",
         None if does.events == ("window_close",) else f"EVENT_TYPE({'|'.join(e.upper() for e in does.events)})",
         "IGNORE_NODATA_TRIGGER" if does.ignore_nodata else None, *(flag.upper() for flag in does.flags))
@@ -698,7 +705,9 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Notify: _notify, st.CreateStream: _create_stream, st.AlterStream: _alter_stream,
     st.CheckpointStream: _of_name("CHECKPOINT STREAM"),
     st.StopStream: _of_name("STOP STREAM", lambda stop: _string("WITH SAVEPOINT", stop.savepoint)),
-    st.StartStream: _of_name("START STREAM", lambda start: _string("FROM SAVEPOINT", start.savepoint)),
+    st.StartStream: lambda _, start: _words(
+        "START STREAM", _if_exists(start), "IGNORE UNTREATED" if start.ignore_untreated else "",
+        identifier(start.name), _string("FROM SAVEPOINT", start.savepoint)),
     st.DropSavepoint: _drop_savepoint, st.DropStream: _drop_stream,
     st.PauseStream: _of_name("PAUSE STREAM"),
     st.ResumeStream: lambda _, statement: _words(

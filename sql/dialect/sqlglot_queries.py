@@ -191,6 +191,9 @@ def _single(source: st.Source) -> exp.Expression:
         return exp.Subquery(this=query, alias=alias)
     if isinstance(source, st.FunctionSource):
         return exp.Table(this=source.call, alias=_table_alias(source.alias, source.columns))
+    if isinstance(source, st.TableSource) and source.name.database == st.TRIGGER:
+        return exp.Table(this=exp.Identifier(this=st.TRIGGER + source.name.name, quoted=False),
+                         alias=_table_alias(source.alias))
     if isinstance(source, st.TableSource) and source.cuts is None:
         database = source.name.database
         return exp.Table(this=_identifier(source.name.name), db=None if database is None else _identifier(database),

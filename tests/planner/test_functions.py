@@ -39,6 +39,8 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "bind/select_list.py": ({"replace"}, "a clause of *"),
     "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
     "duckdb_sql/interval_windows.py": ({"first", "last"}, "holes of a template"),
+    "streams/stream_forms.py": ({"_c0", "_rowts", "_wduration", "count", "first", "range"},
+                                "what one form of streams has other words for than the other"),
     "streams/stream_calculation.py": ({"_c0"}, "the time of the table of a trigger, whatever it is called"),
     "logical/explain.py": ({"mode", "count", "timezone"}, "words of EXPLAIN"),
     "lower/column_certainty.py": ({"ceil", "floor", "round", "sign", "trunc"}, "DuckDB's functions that jump"),

@@ -189,7 +189,7 @@ def intervals(length: int, step: int, offset: int, *, filled: bool) -> Split:
 
 
 def sessions(gap: int) -> Split:
-    """SESSION, which in streams ends when no row can join it any more."""
+    """SESSION, which fires when no row can join it any more, and ends with its last row."""
     def split(rows: Sequence[Row]) -> list[tuple[int, int, int]]:
         found: list[list[Row]] = []
         for row in rows:
@@ -197,7 +197,7 @@ def sessions(gap: int) -> Split:
                 found[-1].append(row)
             else:
                 found.append([row])
-        return [(some[0].time, some[-1].time + gap, len(some)) for some in found]
+        return [(some[0].time, some[-1].time, len(some)) for some in found]
 
     return split
 
