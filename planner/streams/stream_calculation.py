@@ -35,8 +35,10 @@ from penstock.sql.tree.statements import (
     CreateStream,
     EventWindow,
     ExternalSource,
+    Name,
     Query,
     StreamOptions,
+    StreamTarget,
     TableSource,
 )
 from penstock.sql.tree.walking import copied, found_in
@@ -54,6 +56,8 @@ def triggered(statement: CreateStream, session: Session) -> tuple[CreateStream, 
         both = since if where is None else exp.And(this=exp.Paren(this=copied(where)), expression=since)
         statement = statement.with_changes(query=statement.select.with_changes(where=both))
     statement = statement.with_changes(options=_options_of(statement, does))
+    if does.notify_only:  # the result table isn't written, and needn't be there
+        statement = statement.with_changes(target=StreamTarget(Name("")))
     return statement, session if does.database is None else replace(session, database=does.database)
 
 

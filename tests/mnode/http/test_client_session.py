@@ -75,10 +75,9 @@ def test_tdengines_connector_makes_streams_with_triggers(engine: Threaded, port:
             f"({T0 + 300_000}, 9)",
         ):
             assert "rror" not in client.ask(statement)
-        wait_until(lambda: "2.0" in client.ask("SELECT mean FROM answers"))
-        wait_until(lambda: "5.0" in client.ask("SELECT mean FROM means WHERE tag_tbname = 'm2'"))
-        assert client.ask("SELECT count(*) FROM means") != client.ask("SELECT count(*) FROM meters")
-        wait_until(lambda: "3" in client.ask("SELECT max(n) FROM counts"))
+        wait_until(lambda: client.ask("SELECT mean FROM answers").split() == ["mean", "2"])
+        wait_until(lambda: client.ask("SELECT sum(n) FROM means").split() == ["sum(n)", "3"])
+        wait_until(lambda: client.ask("SELECT max(n) FROM counts").split() == ["max(n)", "3"])
     assert engine.run("SELECT mean, n, tag_tbname FROM means ORDER BY tag_tbname") == [(2.0, 2, "m1"), (5.0, 1, "m2")]
     for stream in ("each", "windows", "clock"):
         engine.run(f"DROP STREAM {kind}_{stream}")
