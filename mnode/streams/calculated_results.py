@@ -21,6 +21,7 @@ from penstock.sql.types import FLOATS
 from penstock.tasks.external.emit.result_events import json_text, plain_values
 from penstock.tasks.protocol.block_schema import DELETE, OPENED, UPSERT
 from penstock.tasks.protocol.refreshing import FIRED
+from penstock.vnode.store.sorted_keys import U64
 
 Places = npt.NDArray[np.int64]
 _NO_TIMES: Times = np.zeros(0, np.int64)
@@ -151,7 +152,7 @@ def stored_results(target: Table, computed: ComputedWindows, constants: Constant
     rows = pa.concat_batches([batch for batch, _ in parts])
     owners = np.concatenate([owners for _, owners in parts])
     children = np.array([windows[place].group.child for place in owners.tolist()], np.int64)
-    kept = _last_of_each(target, rows, children)
+    kept = last_of_each(target, rows, children)
     rows, owners, children = rows.take(pa.array(kept)), owners[kept], children[kept]
     times = rows.column(0).cast(pa.int64()).to_numpy()
     of_windows = list(nothing)
@@ -172,7 +173,7 @@ def _stored(target: Table, table: pa.Table, constants: Constants) -> pa.RecordBa
     return batch.filter(pc.is_valid(batch.column(0))) if batch.column(0).null_count else batch
 
 
-def _last_of_each(target: Table, rows: pa.RecordBatch, children: Places) -> Places:
+def last_of_each(target: Table, rows: pa.RecordBatch, children: Places | U64) -> Places:
     """Returns the rows that no later one of the same child table, time and key takes the place of."""
     times = rows.column(0).cast(pa.int64()).to_pylist()
     key = target.key_column

@@ -18,7 +18,14 @@ from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_statements import Queries
-from penstock.mnode.streams.calculated_results import ComputedWindows, Results, no_results, stored_results, told_results
+from penstock.mnode.streams.calculated_results import (
+    ComputedWindows,
+    Results,
+    last_of_each,
+    no_results,
+    stored_results,
+    told_results,
+)
 from penstock.mnode.streams.fired_windows import (
     FiredWindow,
     Times,
@@ -58,6 +65,7 @@ from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.protocol.refreshing import FIRED as FIRED_ROWS
 from penstock.tasks.protocol.refreshing import FireRequest
 from penstock.vnode.read.row_places import RowPlaces
+from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
@@ -391,9 +399,10 @@ class Calculations:
             size = int(places.max(initial=0)) + 1
             uids, vgroups = np.full(size, target.uid, np.uint64), np.full(size, target.vgroup_id, np.int64)
         changes: dict[int, list[Change]] = defaultdict(list)
-        # Groups may share a child table, and keys tell their rows apart; a delete would take those of all.
-        shares = job.asked.names_children and target.key_column is not None
-        before = {} if shares else {place: known.times for place, known in job.known.items()}
+        # Of groups that share a child table nobody knows whose row one is: as in TDengine, what one gave stays.
+        shared = _repeated(uids) if job.asked.names_children else frozenset()
+        before = {window.place: job.known[window.place].times for window in (*windows, *retracted)
+                  if window.place in job.known and int(uids[window.group.child]) not in shared}
         gone = results.gone(windows, retracted, before, every=target.key_column is not None)
         if len(gone[0]):
             child, times = gone
@@ -404,9 +413,12 @@ class Calculations:
             for vgroup_id in np.unique(vgroups[results.children]).tolist():
                 own = np.flatnonzero(vgroups[results.children] == vgroup_id)
                 own = own[np.argsort(uids[results.children][own], kind="stable")]
-                batch = results.rows.take(pa.array(own))
-                changes[vgroup_id].append(WrittenRows(target.storage_uid, batch.add_column(
-                    0, TUID_COLUMN, pa.array(uids[results.children][own]))))
+                batch, tuids = results.rows.take(pa.array(own)), uids[results.children][own]
+                if shared:
+                    last = last_of_each(target, batch, tuids)
+                    batch, tuids = batch.take(pa.array(last)), tuids[last]
+                changes[vgroup_id].append(WrittenRows(
+                    target.storage_uid, batch.add_column(0, TUID_COLUMN, pa.array(tuids))))
         return changes
 
     def _rows_of(self, job: _Job, windows: Sequence[FiredWindow], results: Results) -> WrittenRows:
@@ -443,6 +455,12 @@ class Calculations:
         with self._lock:
             for key in [key for key in self._pending if key[0].stream_id not in streams]:
                 del self._pending[key]
+
+
+def _repeated(uids: U64) -> frozenset[int]:
+    """Returns the uids that are there several times; 0 is none."""
+    found, counts = np.unique(uids[uids > 0], return_counts=True)
+    return frozenset(found[counts > 1].tolist())
 
 
 @dataclass(frozen=True, slots=True)

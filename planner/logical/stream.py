@@ -44,6 +44,7 @@ class Target:
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
     names the tag whose value doesn't fit. `key_places`: it is a table with a KEY, which has a row for each group,
     and no child tables: which column each key of groups is. `single`: such a table has no row but that of all rows.
+    `exact_child`: child tables are called as `child` says, also where several groups have the same one then.
     """
 
     database: str
@@ -59,6 +60,7 @@ class Target:
     tag_problem: Expr | None = None
     key_places: tuple[int, ...] = ()
     single: bool = False
+    exact_child: bool = False
 
     @property
     def result_columns(self) -> tuple[Column, ...]:

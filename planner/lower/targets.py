@@ -39,6 +39,14 @@ coalesce(CASE
     ELSE md5(:given) || '_' || md5(:suffix) END, :hashed)"""
 
 
+#: A name has at most 192 bytes, and a character at most four.
+_EXACT = """
+coalesce(CASE
+    WHEN strlen(:given) <= 192 THEN nullif(:given, '')
+    WHEN strlen(:given) = length(:given) THEN left(:given, 192)
+    ELSE left(:given, 48) END, :hashed)"""
+
+
 def key_fields(keys: Sequence[StreamKey]) -> tuple[Field, ...]:
     """Returns the keys as columns of blocks."""
     return tuple(key_field(place, key.type) for place, key in enumerate(keys))
@@ -170,7 +178,9 @@ def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
         return select([column("_gid"), named(text(target.table), CHILD)], "groups")
     place = f"{target.database}.{target.table if target.external is None else target.external.place}"
     child = fragment("'t_' || md5(:target || ',' || _gid::VARCHAR)", target=place)
-    if target.child is not None:
+    if target.child is not None and target.exact_child:
+        child = fragment(_EXACT, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child)
+    elif target.child is not None:
         child = fragment(_SUBTABLE, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child,
                          suffix=fragment(":name || _gid::VARCHAR", name=f"_{target.table}_"))
     of_blocks[GROUP] = column("_gid")

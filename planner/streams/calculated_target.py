@@ -54,7 +54,8 @@ def fired_target(stream: StreamContext, projections: Projections) -> tuple[Targe
     return Target(
         database.name, name.name, columns, tags, child, made, 0 if existing is None else existing.uid,
         existing is None and bool(name.name),
-        tag_problem=None if problem is None else SqlExpr(problem, VARCHAR)), tuple(value for _, value in projections)
+        tag_problem=None if problem is None else SqlExpr(problem, VARCHAR), exact_child=True,
+    ), tuple(value for _, value in projections)
 
 
 def target_database(

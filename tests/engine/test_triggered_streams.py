@@ -343,7 +343,21 @@ def test_groups_have_tables_with_tags(bed: Bed) -> None:
     assert bed.results("ts, c, tag_tbname, site") == [(0, 1, "a", 1), (0, 1, "b", 1), (0, 1, "c", 2)]
     assert bed.results("t, n, name, twice", "n") == [(0, 1, "A", 2), (0, 1, "B", 2), (0, 1, "C", 4)]
     names = [row[0] for row in bed.rows("SELECT DISTINCT tbname FROM rn ORDER BY tbname")]
-    assert [name[:4] for name in names] == ["of_a", "of_b", "of_c"]
+    assert names == ["of_a", "of_b", "of_c"]
+
+def test_groups_may_share_a_child_table(bed: Bed) -> None:
+    """OUTPUT_SUBTABLE's name is what the table is called; a second key tells rows of groups apart, and none goes that
+    another group gave."""
+    bed.stream(f"{TENS} FROM m PARTITION BY tbname, site", "SELECT _twstart ts, %%tbname k, count(*) c FROM %%trows",
+               options=NO_GAPS,
+               into="OUTPUT_SUBTABLE(concat('site_', CAST(%%2 AS VARCHAR(9)))) (t, k COMPOSITE KEY, n)")
+    for table in "abc":
+        bed.put(table, (0, 1, 0), (10, 1, 0), (20, 1, 0))
+    bed.execute(f"DELETE FROM a WHERE ts = {T0}")
+    bed.put("b", (0.5, 2, 0))
+    assert bed.rows("SELECT tbname, t, k, n FROM rs ORDER BY tbname, t, k") == [
+        ("site_1", 0, "a", 1), ("site_1", 0, "b", 2), ("site_1", 10000, "a", 1), ("site_1", 10000, "b", 1),
+        ("site_2", 0, "c", 1), ("site_2", 10000, "c", 1)]
 
 
 def test_results_of_one_time_need_a_key(bed: Bed) -> None:
