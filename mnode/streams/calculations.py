@@ -30,8 +30,10 @@ from penstock.mnode.streams.fired_windows import (
     FiredWindow,
     Times,
     bounds_of,
+    group_constant,
     newest_of,
     packed_times,
+    plain_values,
     times_of,
     windows_of,
 )
@@ -43,7 +45,6 @@ from penstock.mnode.write.result_children import ResultChildren
 from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES
 from penstock.planner.task_plans.stream_plan import CalculationPlan, PeriodPlan, StreamPlan
-from penstock.sql.dialect.create_statements import tag_literal
 from penstock.sql.dialect.generator import identifier
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rows.constants import Constants
@@ -57,6 +58,7 @@ from penstock.sql.tree.fired_queries import (
     for_many,
     for_one,
     forced,
+    group_column,
     rows_of_trigger,
     with_told,
 )
@@ -267,7 +269,7 @@ class Calculations:
             query = rows_of_trigger(job.asked.trigger, job.ticks[start].values())
             plan = plan_query(query, job.asked.catalog, job.asked.session)
             rows = self._queries.run_given(plan, job.asked.session, {})
-            groups = set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            groups = set(zip(*map(plain_values, rows.columns), strict=True))
             found += [window for window in windows if window.start == start and (
                 window.group.values in groups if window.group.values else bool(groups))]
         return found
@@ -338,9 +340,11 @@ class Calculations:
 
     def _of_one(self, job: _Job, query: Query, window: FiredWindow) -> pa.Table:
         asked = job.asked
+        kinds = {column.name: column.type for column in job.executions.columns}
+        groups = [group_constant(value, kinds[group_column(place)])
+                  for place, value in enumerate(window.group.values, 1)]
         values = constants(asked.does, asked.trigger, window.start, window.start if window.end is None else window.end,
-                           window.rows, window.group.id, job.fired_ns(window),
-                           [tag_literal(value) for value in window.group.values], job.clock_of(window))
+                           window.rows, window.group.id, job.fired_ns(window), groups, job.clock_of(window))
         plan = plan_query(for_one(query, asked.trigger, values, by_table=asked.by_table), asked.catalog, asked.session)
         return self._queries.run_given(plan, asked.session, {})
 

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from sqlglot import exp
 
 from penstock.common.errors import StorageError
 from penstock.planner.streams.calculated_target import TIMES_MAX
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
+from penstock.sql.dialect.create_statements import tag_literal
+from penstock.sql.tree.expression_nodes import TypeName
 from penstock.sql.tree.fired_queries import END, ROWS, START, group_column
+from penstock.sql.types import DataType, Kind
 from penstock.tasks.protocol.block_schema import DELETE, OPENED, RETRACTED
 
 Times = npt.NDArray[np.int64]
@@ -24,7 +28,8 @@ _ID_BITS = 63
 
 
 class FiredGroup(NamedTuple):
-    """A group of the trigger: its child table among those of its sink task, its id, and what PARTITION BY gives."""
+    """A group of the trigger: its child table among those of its sink task, its id, and what PARTITION BY gives; times
+    are in units of the precision."""
 
     child: int
     id: int
@@ -59,7 +64,7 @@ def windows_of(rows: pa.RecordBatch, groups: int, gap: int) -> list[FiredWindow]
     operations = rows.column(OPERATION).to_pylist()
     starts, ends = (rows.column(name).cast(pa.int64()).to_pylist() for name in (START, END))
     counts = rows.column(ROWS).to_pylist()
-    values = [rows.column(group_column(place)).to_pylist() for place in range(1, groups + 1)]
+    values = [plain_values(rows.column(group_column(place))) for place in range(1, groups + 1)]
     found, known = [], dict[int, FiredGroup]()
     for row, (child, operation) in enumerate(zip(children, operations, strict=True)):
         group = known.get(child)
@@ -70,6 +75,23 @@ def windows_of(rows: pa.RecordBatch, groups: int, gap: int) -> list[FiredWindow]
         found.append(FiredWindow(group, starts[row], end, counts[row] or 0, operation == OPENED,
                                  operation in (DELETE, RETRACTED)))
     return found
+
+
+def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Returns what PARTITION BY gives as plain values."""
+    found: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return found
+
+
+def group_constant(value: Any, kind: DataType) -> exp.Expression:
+    """Returns a value of PARTITION BY as a constant of its type, such that a query for one window means what that for
+    many does."""
+    if kind.kind is Kind.VARBINARY and value is not None:
+        return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(value.hex())])
+    literal = tag_literal(value)
+    if value is None or kind.kind in (Kind.TIMESTAMP, Kind.NCHAR, Kind.FLOAT):
+        return exp.Cast(this=literal, to=TypeName(this=kind))
+    return literal
 
 
 def newest_of(windows: Iterable[FiredWindow]) -> list[FiredWindow]:

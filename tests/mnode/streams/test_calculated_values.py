@@ -1,0 +1,41 @@
+"""What queries of streams with a trigger of their own are given, and what they give: values and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kits.engines.sandboxes import T0, TestBed
+
+
+@pytest.fixture
+def bed() -> Iterator[TestBed]:
+    with TestBed() as bed:
+        bed.all("create database d vgroups 1", "use d")
+        yield bed
+
+
+def test_what_partition_by_gives_is_of_its_type(bed: TestBed) -> None:
+    """Alike in the query of a window that is computed alone, and in that of many."""
+    bed.all(
+        "create stable m (ts timestamp, v int) tags (t timestamp, x varbinary(9), n nchar(9), f float, no timestamp)",
+        "create stream s interval(1s) sliding(1s) from m partition by t, x, n, f, no into o as select _twstart, "
+        "%%1 + 1s later, length(%%2) x_long, length(%%3) n_long, cast(%%4 * 1000 as int) thousandfold, "
+        "%%5 nothing, count(*) n_rows from %%trows",
+        f"insert into c using m tags ({T0 + 7}, '\\x00ff', '\U0001f600', 1.1, null) values ({T0}, 1)",
+        f"insert into c values ({T0 + 1000}, 1)",
+        "insert into c values " + " ".join(f"({T0 + 1000 * place}, 1)" for place in range(2, 7)))
+    found = bed.rows("select _twstart, later, x_long, n_long, thousandfold, nothing, n_rows, t from o")
+    assert [row[0] for row in found] == [0, 1000, 2000, 3000, 4000, 5000]
+    assert {row[1:] for row in found} == {(1007, 2, 4, 1100, None, 1, 7)}
+
+
+def test_period_finds_new_rows_of_groups_by_time(bed: TestBed) -> None:
+    """Which groups have got rows is told by tags of any type."""
+    bed.all("create stable m (ts timestamp, v int) tags (t timestamp)",
+            "create stream s period(1m) from m partition by t stream_options(ignore_nodata_trigger) into o "
+            "as select cast(_tlocaltime / 1000000 as timestamp) at, count(*) n from %%trows",
+            f"insert into a using m tags ({T0}) values ({T0}, 1)", f"create table b using m tags ({T0 + 1})")
+    bed.advance(60)
+    bed.run()
+    assert bed.rows("select n, t from o") == [(1, 0)]
