@@ -297,14 +297,15 @@ class Calculations:
 
     def _computed(self, job: _Job, windows: Sequence[FiredWindow]) -> ComputedWindows:
         """Returns what the query gives for windows; of those for which it fails, why."""
-        found = ComputedWindows.nothing(windows)
-        if job.asked.does.query is None:
+        found, does = ComputedWindows.nothing(windows), job.asked.does
+        if does.query is None:
             return found
-        query = with_told(job.asked.does.query, job.asked.does)
-        self._compute(job, query, found, range(len(windows)))
-        if job.asked.does.force_output:
+        names = [column.name for column in job.calculation.columns]
+        self._compute(job, with_told(does.query, does, names), found, range(len(windows)))
+        if does.force_output:
             some = found.has_rows()
-            self._compute(job, forced(query), found, [place for place in range(len(windows)) if place not in some])
+            self._compute(job, with_told(forced(does.query), does, names), found,
+                          [place for place in range(len(windows)) if place not in some])
         return found
 
     def _compute(self, job: _Job, query: Query, found: ComputedWindows, places: Sequence[int]) -> None:

@@ -25,6 +25,7 @@ from penstock.sql.tree.fired_queries import (
     PLACEHOLDERS,
     for_one,
     forced,
+    only_told,
     sample_values,
 )
 from penstock.sql.tree.read_tables import tables_of
@@ -74,11 +75,18 @@ def plan_calculation(
     if does.query is not None:
         _check_tables(does.query, catalog, session)
         sample = sample_values(does, statement.select, [with_length(kind) for kind in groups])
-        query = for_one(does.query, statement.select, sample, by_table=reads_child(statement, catalog, session))
-        batch = plan_query(query, catalog, session)
-        columns = _result_columns(statement, batch, precision)
+        reads_a_child = reads_child(statement, catalog, session)
+
+        def planned(query: Query) -> BatchPlan:
+            placed = for_one(query, statement.select, sample, by_table=reads_a_child)
+            placed.change(source_text=statement.source_text, source_start=statement.source_start)
+            return plan_query(placed, catalog, session)
+
+        columns = _result_columns(statement, planned(does.query), precision)
+        if does.where is not None:
+            planned(only_told(does.query, does.where, [column.name for column in columns]))
         if does.force_output:
-            forced(does.query)
+            planned(forced(does.query))
     return CalculationPlan(columns, f"{statement.name}_executions", 0, does.events)
 
 

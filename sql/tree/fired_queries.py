@@ -106,12 +106,24 @@ def _values(
     return found | {"_twstart": start, "_twend": end, "_twrownum": rows, "_twduration": length}
 
 
-def with_told(query: Query, does: Calculation) -> Query:
-    """Returns the query with a last column that says whether a result is told of, where NOTIFY has a condition."""
+def with_told(query: Query, does: Calculation, names: Sequence[str]) -> Query:
+    """Returns the query with a last column that says whether a result is told of, where NOTIFY has a condition, which
+    is about the columns of the result by their `names`."""
     if does.where is None:
         return query
+    told = exp.Case(ifs=[exp.If(this=copied(does.where), true=exp.true())], default=exp.false())
     everything = SelectItem(exp.Star(), None, "*")
-    return Select((everything, SelectItem(copied(does.where), TOLD, TOLD)), SubquerySource(copied(query)), nests=True)
+    return Select((everything, SelectItem(told, TOLD, TOLD)), _named(query, names), nests=True)
+
+
+def only_told(query: Query, where: exp.Expression, names: Sequence[str]) -> Query:
+    """Returns the query with a condition of NOTIFY as its own, by which it is told whether that makes sense."""
+    everything = SelectItem(exp.Star(), None, "*")
+    return Select((everything,), _named(query, names), where=copied(where), nests=True)
+
+
+def _named(query: Query, names: Sequence[str]) -> SubquerySource:
+    return SubquerySource(copied(query), "results", tuple(names))
 
 
 def forced(query: Query) -> Query:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from kits.engines.sandboxes import T0, TestBed
 
+from penstock.common.errors import PenstockError
+
 
 @pytest.fixture
 def bed() -> Iterator[TestBed]:
@@ -39,3 +41,38 @@ def test_period_finds_new_rows_of_groups_by_time(bed: TestBed) -> None:
     bed.advance(60)
     bed.run()
     assert bed.rows("select n, t from o") == [(1, 0)]
+
+
+OF_MINUTES = "create stream s interval(1m) sliding(1m) from m partition by tbname"
+TOLD = f"{OF_MINUTES} notify('http://127.0.0.1:1/x') on (window_close) where"
+
+
+@pytest.mark.parametrize(("statement", "why"), [
+    pytest.param(f"{TOLD} w > 1 into o as select _twstart, 1 a", "column w does not exist at line 1, column 124: 'w'",
+                 id="a column that the result hasn't"),
+    pytest.param(f"{TOLD} a > 1 into o (ts, b) as select _twstart, 1 a", "column a does not exist",
+                 id="a name that INTO takes away"),
+    pytest.param(f"{TOLD} max(a) > 1 into o as select _twstart, 1 a", "max() is not allowed in WHERE",
+                 id="many results"),
+    pytest.param(f"{OF_MINUTES} stream_options(force_output) into o as select * from %%trows",
+                 "FORCE_OUTPUT needs a query that names its columns", id="a forced row of columns without names"),
+    pytest.param(f"{OF_MINUTES} into o as\nselect _twstart,\n w from %%trows",
+                 "column w does not exist in m at line 3, column 2: 'w'", id="a place in the statement"),
+])
+def test_what_could_never_be_computed_is_refused(bed: TestBed, statement: str, why: str) -> None:
+    """When the stream is created, and not by each of its executions."""
+    bed.execute("create stable m (ts timestamp, v int) tags (g int)")
+    with pytest.raises(PenstockError) as refused:
+        bed.execute(statement)
+    assert why in str(refused.value)
+    assert bed.rows("show streams") == []
+
+
+def test_a_forced_row_beside_a_condition_of_notify(bed: TestBed) -> None:
+    """Which is about the names that INTO gives."""
+    bed.all("create stable m (ts timestamp, v int) tags (g int)",
+            f"{OF_MINUTES} stream_options(force_output) notify('http://127.0.0.1:1/x') on (window_close) where b > 1 "
+            "into o (ts, b, c) as select _twstart, v, %%1 from %%trows",
+            f"insert into t using m tags (1) values ({T0}, 3)",
+            f"insert into t values ({T0 + 120_000}, 4) ({T0 + 180_000}, 5)")
+    assert bed.rows("select * from o") == [(-20_000, 3, "t", "t"), (40_000, None, "t", "t"), (100_000, 4, "t", "t")]
