@@ -561,7 +561,8 @@ def _dry_run(to: Generator, statement: st.DryRunStream) -> str:
 def _of_name(words: str, behind: Callable[[Any], str] = lambda _: "") -> Callable[[Generator, Any], str]:
     """Prints what is about something that has one name: words, IF EXISTS, the name, and what stands behind it."""
     return lambda _, statement: _words(
-        words, "IF EXISTS" if getattr(statement, "if_exists", False) else "", identifier(statement.name),
+        words, "IF EXISTS" if getattr(statement, "if_exists", False) else "",
+        "IGNORE UNTREATED" if getattr(statement, "ignore_untreated", False) else "", identifier(statement.name),
         behind(statement))
 
 
@@ -710,9 +711,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
         identifier(start.name), _string("FROM SAVEPOINT", start.savepoint)),
     st.DropSavepoint: _drop_savepoint, st.DropStream: _drop_stream,
     st.PauseStream: _of_name("PAUSE STREAM"),
-    st.ResumeStream: lambda _, statement: _words(
-        "RESUME STREAM", _if_exists(statement), "IGNORE UNTREATED" if statement.ignore_untreated else "",
-        identifier(statement.name)),
+    st.ResumeStream: _of_name("RESUME STREAM"),
     st.RecalculateStream: _recalculate, st.VerifyStream: _verify, st.NoteTime: _note_time,
     st.ReplayDlq: lambda to, statement: _words(
         "REPLAY DLQ", to.sql(statement.name), _where(to, statement.where)),
