@@ -109,10 +109,9 @@ def require(identity: Identity, statement: Statement, database: str | None, cata
     """
     if identity.role == "admin":
         if catalog.has_views:
-            # A view's names are those of its database, whichever is in use.
-            within = statement.name.database if isinstance(statement, CreateView) else None
             for query in queries_of(statement):
-                require_needs(identity, _Finder(within or database, catalog).of_query(query), words_of(statement))
+                finder = _Finder(_database_of(statement, database), catalog)
+                require_needs(identity, finder.of_query(query), words_of(statement))
         return
     if isinstance(statement, AlterUser) and statement.name == identity.name and statement.role is None:
         return
@@ -147,7 +146,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
     """Yields what a statement takes; None: the role admin. Tables without a database, in no database, take nothing:
     they can't be found either.
     """
-    finder = _Finder(database, catalog)
+    finder = _Finder(_database_of(statement, database), catalog)
     match statement:
         case Select() | SetOperation() | ValuesQuery():
             return finder.of_query(statement)
@@ -174,6 +173,16 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
     return None
 
 
+def _database_of(statement: Statement, in_use: str | None) -> str | None:
+    """Returns where unqualified names lead: those of views, and of streams with a trigger, to their own database."""
+    match statement:
+        case Explain():
+            return _database_of(statement.statement, in_use)
+        case CreateView(name=Name(database=own)) | CreateStream(calculation=Calculation(database=own)) if own:
+            return own
+    return in_use
+
+
 def queries_of(statement: Statement) -> Iterator[Query]:
     """Yields the queries that a statement is, takes rows from, or has in its condition."""
     match statement:
@@ -183,10 +192,12 @@ def queries_of(statement: Statement) -> Iterator[Query]:
             yield from queries_of(statement.statement)
         case Insert():
             yield from (target.query for target in statement.targets if target.query is not None)
-        case CreateStream(calculation=Calculation(query=calculated)):
+        case CreateStream(calculation=Calculation(query=calculated, where=told)):
             yield statement.query
             if calculated is not None:
                 yield calculated
+            if told is not None:
+                yield from queries_in(told)
         case CreateView() | CreateTableAs() | CreateStream():
             yield statement.query
         case Delete() | ReplayDlq() if statement.where is not None:

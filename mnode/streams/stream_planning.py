@@ -35,7 +35,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.view_queries import views_below
-from penstock.planner.streams.stream_calculation import reads_child, triggered
+from penstock.planner.streams.stream_calculation import reads_child, session_of, triggered
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
 from penstock.planner.streams.stream_time import TimeDefaults, zoned
@@ -93,6 +93,7 @@ class StreamPlanning:
         `replaced`: as if this stream and its result table weren't there.
         """
         check_name(statement.name, "stream")
+        session = session_of(statement, session)
         target = None if statement.target.external is not None else find_table(
             statement.target.name, session, self._services.catalog, statement.source_text, statement.source_start)
         view: CatalogView = self._services.catalog

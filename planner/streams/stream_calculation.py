@@ -56,10 +56,16 @@ def triggered(statement: CreateStream, session: Session) -> tuple[CreateStream, 
         where = statement.select.where
         both = since if where is None else exp.And(this=exp.Paren(this=copied(where)), expression=since)
         statement = statement.with_changes(query=statement.select.with_changes(where=both))
-    statement = statement.with_changes(options=_options_of(statement, does))
-    if does.notify_only:  # the result table isn't written, and needn't be there
-        statement = statement.with_changes(target=StreamTarget(Name("")))
-    return statement, session if does.database is None else replace(session, database=does.database)
+    if does.notify_only:
+        target = statement.target
+        statement = statement.with_changes(target=target.with_changes(name=Name("", target.name.database)))
+    return statement.with_changes(options=_options_of(statement, does)), session_of(statement, session)
+
+
+def session_of(statement: CreateStream, session: Session) -> Session:
+    """Returns the session with the database where unqualified names of the statement lead."""
+    does = statement.calculation
+    return session if does is None or does.database is None else replace(session, database=does.database)
 
 
 def plan_calculation(
@@ -106,6 +112,9 @@ def _result_columns(statement: CreateStream, batch: BatchPlan, precision: Precis
         raise InvalidStreamError(
             f"the first column of the query is {batch.columns[0].type.sql()}, and becomes the time of the result table",
             hint="begin with _twstart, or CAST(... AS TIMESTAMP)")
+    if any(is_key and place != 1 for place, (_, is_key) in enumerate(given or ())):
+        raise InvalidStatementError("beside the time only the second column can be a part of the primary key",
+                                    code=0x263F)
     columns = []
     for place, (name, column) in enumerate(zip(names, batch.columns, strict=True)):
         check_stored(column.type)

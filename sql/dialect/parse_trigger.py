@@ -55,6 +55,11 @@ class _Trigger:
     slides: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether it fires for windows, which open and close, and not whenever a time has come."""
+        return self.period is None and not self.slides
+
 
 def at_trigger(parser: QueryParser) -> bool:
     """Whether a trigger comes next: then CREATE STREAM is of the newer form."""
@@ -85,15 +90,19 @@ def parse_triggered_stream(
             query = parser.parse_query()
     elif target is not None:
         raise parser.fail("AS and a query are expected: INTO is for what it gives")
-    if query is not None and target is None and not given.options.get("calc_notify_only") and notify is None:
+    if query is not None and notify is None and given.options.get("calc_notify_only"):
+        raise parser.fail("NOTIFY is expected: with CALC_NOTIFY_ONLY results are told, and not kept")
+    if query is not None and notify is None and target is None:
         raise parser.fail("INTO is expected", hint="or NOTIFY, for results that are told and not kept")
+    if query is None and where is not None:
+        raise parser.fail("AS and a query are expected: NOTIFY's condition is about what it gives")
     if query is None and notify is None:
         raise parser.fail("NOTIFY, or INTO and AS, are expected: the stream would do nothing")
     options = given.options
     calculation = Calculation(
         query=query, database=database, period=given.period, offset=given.offset, slides=given.slides,
         expired=options.get("expired_time"), history_from=options.get("history_from"),
-        events=options.get("event_type", ("window_close",)),
+        events=options.get("event_type", ("window_close",)) if given.has_windows else ("window_close",),
         notify_only=bool(options.get("calc_notify_only")),
         force_output=bool(options.get("force_output")), ignore_nodata=bool(options.get("ignore_nodata_trigger")),
         flags=tuple(flag for flag in ("low_latency_calc", "delete_recalc") if options.get(flag)),
@@ -270,7 +279,7 @@ def _stream_options(given: _Trigger) -> StreamOptions:
     """Returns what the options say in the words of the older form."""
     options = given.options
     disorder = bool(options.get("ignore_disorder"))
-    delay = options.get("max_delay") if not given.slides else None
+    delay = options.get("max_delay") if given.has_windows else None
     return StreamOptions(
         trigger=None if given.period is not None else "window_close" if delay is None else "max_delay",
         max_delay=delay, watermark=options.get("watermark"), ignore_expired=disorder, ignore_update=disorder,
@@ -288,7 +297,7 @@ def _parse_notify(parser: QueryParser, given: _Trigger) -> tuple[Notify, exp.Exp
         parser.expect("(")
         events = _parse_events(parser)
         parser.expect(")")
-    elif given.period is None and not given.slides:
+    elif given.has_windows:
         raise parser.fail("ON and the events are expected", hint="ON (WINDOW_OPEN | WINDOW_CLOSE)")
     where = parser.parse_expression() if parser.take("WHERE") else None
     options: list[str] = []
@@ -312,8 +321,8 @@ def _parse_notify(parser: QueryParser, given: _Trigger) -> tuple[Notify, exp.Exp
 def _parse_target(parser: QueryParser, groups: Sequence[PartitionItem]) -> StreamTarget:
     name = parser.object_name("the name of the result table")
     subtable = None
+    start = parser.token
     if parser.take("OUTPUT_SUBTABLE"):
-        start = parser.token
         parser.expect("(")
         subtable = _parse_of_group(parser, groups)
         parser.expect(")")

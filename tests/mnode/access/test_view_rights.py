@@ -173,3 +173,18 @@ def test_views_are_admins_to_make_and_grants_end_with_them(bed: Bed) -> None:
     bed.as_user(None, "alter user bob role none", "drop view d.w", "create view d.w as select v from n")
     bed.as_user("bob")
     assert "READ on d.w; user bob" in bed.refusal()
+
+
+def test_a_stream_with_a_trigger_shows_nobody_what_he_may_not_read(bed: Bed) -> None:
+    """Its names lead to its own database, and conditions of NOTIFY may have queries."""
+    bed.all("create database secret vgroups 1", "create table secret.n (ts timestamp, hidden int)",
+            "grant read on d.* to bob")
+    bed.as_user("bob", "use d")
+    trigger = "interval(1m) sliding(1m) from n notify('http://127.0.0.1:1/x') on (window_close)"
+    explained = f"explain create stream s {trigger} where a > 0 into r as select _twstart, max(v) a from n"
+    assert bed.run(explained)
+    assert "READ on secret.n; user bob" in bed.refusal(explained.replace("stream s", "stream secret.s"))
+    assert "READ on secret.n; user bob" in bed.refusal(explained.replace("from n notify", "from secret.n notify"))
+    assert "READ on secret.n; user bob" in bed.refusal(
+        explained.replace("where a > 0", "where a > (select max(hidden) from secret.n)"))
+    assert "takes the role admin" in bed.refusal(explained.removeprefix("explain "))

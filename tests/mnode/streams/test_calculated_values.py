@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kits.engines.sandboxes import T0, TestBed
 
-from penstock.common.errors import PenstockError
+from penstock.common.errors import InvalidStreamError, NotFoundError, PenstockError
 
 
 @pytest.fixture
@@ -56,6 +56,11 @@ TOLD = f"{OF_MINUTES} notify('http://127.0.0.1:1/x') on (window_close) where"
                  id="many results"),
     pytest.param(f"{OF_MINUTES} stream_options(force_output) into o as select * from %%trows",
                  "FORCE_OUTPUT needs a query that names its columns", id="a forced row of columns without names"),
+    pytest.param(f"{TOLD} a > 1", "NOTIFY's condition is about what it gives", id="a condition of nothing"),
+    pytest.param(f"{OF_MINUTES} stream_options(calc_notify_only) into o as select _twstart, 1 a",
+                 "NOTIFY is expected", id="results that nobody has"),
+    pytest.param(f"{OF_MINUTES} into o (ts, b, c composite key) as select _twstart, 1, 2 from %%trows",
+                 "only the second column can be a part of the primary key", id="a key far behind"),
     pytest.param(f"{OF_MINUTES} into o as\nselect _twstart,\n w from %%trows",
                  "column w does not exist in m at line 3, column 2: 'w'", id="a place in the statement"),
 ])
@@ -76,3 +81,34 @@ def test_a_forced_row_beside_a_condition_of_notify(bed: TestBed) -> None:
             f"insert into t using m tags (1) values ({T0}, 3)",
             f"insert into t values ({T0 + 120_000}, 4) ({T0 + 180_000}, 5)")
     assert bed.rows("select * from o") == [(-20_000, 3, "t", "t"), (40_000, None, "t", "t"), (100_000, 4, "t", "t")]
+
+
+def test_names_lead_to_the_database_of_the_stream(bed: TestBed) -> None:
+    """The result table's as well, which has one stream."""
+    bed.all("create database e vgroups 1", "create stable e.m (ts timestamp, v int) tags (g int)",
+            "create stream e.one interval(1m) sliding(1m) from m into o as select _twstart, max(v) from %%trows")
+    with pytest.raises(InvalidStreamError, match=r"stream one writes into e\.o already"):
+        bed.execute("create stream e.two sliding(1m) from m into o as select _tcurrent_ts, 1 n from %%trows")
+
+
+def test_what_is_only_told_is_not_kept(bed: TestBed) -> None:
+    """Whether a table is named or not."""
+    bed.all("create stable m (ts timestamp, v int) tags (g int)",
+            f"{OF_MINUTES} stream_options(calc_notify_only) notify('http://127.0.0.1:1/x') on (window_close) "
+            "where b > 1 into o (ts, b) as select _twstart, v from %%trows",
+            f"insert into t using m tags (1) values ({T0}, 3) ({T0 + 60_000}, 4)")
+    assert bed.rows("select result_rows, problem from s_executions") == [(0, None)]
+    with pytest.raises(NotFoundError, match=r"table d\.o does not exist"):
+        bed.execute("select * from o")
+
+
+@pytest.mark.parametrize("trigger", ["period(1m) from m", "sliding(1m) from m"])
+def test_what_has_no_windows_fires_whatever_is_said_of_these(bed: TestBed, trigger: str) -> None:
+    """EVENT_TYPE is about when windows open and close."""
+    bed.all("create table m (ts timestamp, v int)",
+            f"create stream s {trigger} stream_options(event_type(window_open)) into o "
+            "as select cast(0 as timestamp) ts, count(*) n from m",
+            f"insert into m values ({T0}, 1) ({T0 + 60_000}, 2)")
+    bed.advance(60)
+    bed.run()
+    assert bed.rows("select n from o") == [(2,)]
