@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import NotFoundError, PenstockError, UnavailableError
+from penstock.common.errors import NotFoundError, PenstockError, StorageError, UnavailableError
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.ddl.child_creation import ChildCreator
@@ -257,8 +257,17 @@ class Calculations:
             [START, ID, FIRED, TIMES], RowPlaces.at(uids, times))
         found = zip(rows.column(START).cast(pa.int64()).to_pylist(),
                     *(rows.column(name).to_pylist() for name in (ID, FIRED, TIMES)), strict=True)
-        return {(group, start): _Execution(fired or job.now_ns, times_of(packed))
+        return {(group, start): _Execution(fired or job.now_ns, self._times_of(job, start, packed))
                 for start, group, fired, packed in found}
+
+    def _times_of(self, job: _Job, start: int, packed: bytes | None) -> Times:
+        """Returns at which times an execution's results are; none, and says so, if what tells that is damaged."""
+        try:
+            return times_of(packed)
+        except StorageError as error:
+            self._known.tell(job.stream.id, f"{error}: what the window at {start} gave before stays where it isn't "
+                                            f"replaced; somebody has written into {job.executions.name}")
+            return times_of(None)
 
     def _with_rows(self, job: _Job, windows: Sequence[FiredWindow]) -> list[FiredWindow]:
         """Returns those that PERIOD fires: where it is to have rows, of groups that have got some."""

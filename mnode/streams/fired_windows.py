@@ -126,7 +126,7 @@ def times_of(packed: bytes | None) -> Times:
         found = reader.decompress(packed, _TIMES_LENGTH_MAX)
     except zlib.error as error:
         raise StorageError(f"the times of an execution's results are damaged: {error}") from error
-    if reader.unconsumed_tail or len(found) % 8:
+    if not reader.eof or len(found) % 8:
         raise StorageError("the times of an execution's results are damaged")
     return np.cumsum(np.frombuffer(found, "<i8")).astype(np.int64)
 
