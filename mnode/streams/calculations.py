@@ -30,7 +30,6 @@ from penstock.mnode.streams.fired_windows import (
     FiredWindow,
     Times,
     bounds_of,
-    group_constant,
     newest_of,
     packed_times,
     plain_values,
@@ -45,6 +44,7 @@ from penstock.mnode.write.result_children import ResultChildren
 from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES
 from penstock.planner.task_plans.stream_plan import CalculationPlan, PeriodPlan, StreamPlan
+from penstock.sql.dialect.create_statements import group_constant
 from penstock.sql.dialect.generator import identifier
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rows.constants import Constants

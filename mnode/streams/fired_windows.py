@@ -11,15 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from sqlglot import exp
 
 from penstock.common.errors import StorageError
 from penstock.planner.streams.calculated_target import TIMES_MAX
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
-from penstock.sql.dialect.create_statements import tag_literal
-from penstock.sql.tree.expression_nodes import TypeName
 from penstock.sql.tree.fired_queries import END, ROWS, START, group_column
-from penstock.sql.types import DataType, Kind
 from penstock.tasks.protocol.block_schema import DELETE, OPENED, RETRACTED
 
 Times = npt.NDArray[np.int64]
@@ -81,17 +77,6 @@ def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Returns what PARTITION BY gives as plain values."""
     found: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
     return found
-
-
-def group_constant(value: Any, kind: DataType) -> exp.Expression:
-    """Returns a value of PARTITION BY as a constant of its type, such that a query for one window means what that for
-    many does."""
-    if kind.kind is Kind.VARBINARY and value is not None:
-        return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(value.hex())])
-    literal = tag_literal(value)
-    if value is None or kind.kind in (Kind.TIMESTAMP, Kind.NCHAR, Kind.FLOAT):
-        return exp.Cast(this=literal, to=TypeName(this=kind))
-    return literal
 
 
 def newest_of(windows: Iterable[FiredWindow]) -> list[FiredWindow]:

@@ -12,6 +12,7 @@ from penstock.sql.dialect.parse_ddl import STRING_OPTIONS
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rights import Right
 from penstock.sql.schema import Column, Table, TagValue, View
+from penstock.sql.tree.expression_nodes import TypeName
 from penstock.sql.tree.statements import (
     ColumnDefinition,
     CreateChildTable,
@@ -78,3 +79,14 @@ def tag_literal(value: TagValue) -> exp.Expression:
     written = str(value)
     number = exp.Literal.number(written.removeprefix("-"))
     return exp.Neg(this=number) if written.startswith("-") else number
+
+
+def group_constant(value: TagValue, kind: DataType) -> exp.Expression:
+    """Returns a value of PARTITION BY as a constant of its type, such that a query for one window means what that for
+    many does."""
+    if isinstance(value, bytes):
+        return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(value.hex())])
+    literal = tag_literal(value)
+    if value is None or kind.kind in (Kind.TIMESTAMP, Kind.NCHAR, Kind.FLOAT):
+        return exp.Cast(this=literal, to=TypeName(this=kind))
+    return literal
