@@ -74,6 +74,7 @@ from penstock.wal.record import TUID_COLUMN
 _CLOSING_S = 30.0
 _ONE_BY_ONE = 3
 """So few windows are computed one after the other: a query with their times in it reads less."""
+_TOO_MANY_TIMES = "its results have too many times to be found again: they stay if the window gives others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +439,9 @@ class Calculations:
     def _rows_of(self, job: _Job, windows: Sequence[FiredWindow], results: Results) -> WrittenRows:
         """Returns the rows of executions as they are stored."""
         now = self._services.clock.now_ms() * job.asked.units_per_ms
+        packed = [packed_times(times) for times in results.times]
+        problems = [_TOO_MANY_TIMES if times is None and problem is None else problem
+                    for times, problem in zip(packed, results.problems, strict=True)]
         values: list[Sequence[object]] = [
             [window.start for window in windows], [window.group.id for window in windows],
             [window.end for window in windows], [0 if window.gone else window.rows for window in windows],
@@ -446,7 +450,7 @@ class Calculations:
             [job.fired_ns(window) for window in windows],
             [now] * len(windows), results.took_us, results.counts,
             [None if problem is None else problem.encode()[:PROBLEM_MAX].decode(errors="ignore")
-             for problem in results.problems], [packed_times(times) for times in results.times],
+             for problem in problems], packed,
             [None if (tick := job.ticks.get(window.start)) is None else tick.cut for window in windows]]
         arrays = [pa.array(column, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
                   for column, kind in zip(values, (each.type.arrow() for each in job.executions.columns), strict=True)]

@@ -8,6 +8,7 @@ from penstock.planner.duckdb_sql.group_ids import group_id
 from penstock.planner.logical.stream import Target
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.lower.targets import key_fields, sink_plan
+from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import (
     existing_target,
     fired_target,
@@ -31,6 +32,7 @@ from penstock.planner.task_plans.stream_plan import (
     StreamPlan,
 )
 from penstock.sql.schema import CatalogView, Session
+from penstock.sql.tree.fired_queries import rows_of_trigger
 from penstock.sql.tree.statements import CreateStream, Duration
 from penstock.sql.types import Precision
 
@@ -44,6 +46,9 @@ def plan_period(statement: CreateStream, catalog: CatalogView, session: Session)
         raise InvalidStreamError("FILL_HISTORY is not for PERIOD: the clock doesn't go back")
     if statement.options.watermark is not None or does.expired is not None:
         raise InvalidStreamError("WATERMARK and EXPIRED_TIME are not for PERIOD, which goes by the clock")
+    if statement.select.source is None and (does.ignore_nodata or statement.select.where is not None):
+        raise InvalidStreamError("PRE_FILTER and IGNORE_NODATA_TRIGGER are about rows of the trigger's table",
+                                 hint="name it: FROM table")
     stream = None if statement.select.source is None else StreamContext(
         statement, catalog, session, StreamDefaults(), ())
     schedule = Schedule(does.period.in_units("ms"), 0 if does.offset is None else does.offset.in_units("ms"),
@@ -62,6 +67,9 @@ def plan_period(statement: CreateStream, catalog: CatalogView, session: Session)
         keys, precision, by_table = stream.partition, stream.precision, stream.by_table
         target, _ = fired_target(stream, [])
         source = _source(stream)
+        rows = rows_of_trigger(statement.select, {})
+        rows.change(source_text=statement.source_text, source_start=statement.source_start)
+        plan_query(rows, catalog, session)
         groups_sql, tags = _groups(stream, keys)
     calculation = plan_calculation(statement, catalog, session, precision, [key.type for key in keys],
                                    by_table=by_table)

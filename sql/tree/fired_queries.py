@@ -139,13 +139,14 @@ def forced(query: Query) -> Query:
 
 
 def rows_of_trigger(trigger: Select, clock: Values) -> Query:
-    """Returns a query for the groups of which PERIOD's table has got rows, by what PARTITION BY gives."""
+    """Returns a query for the groups of which PERIOD's table has got rows, by what PARTITION BY gives; without a
+    `clock`, of all that have rows."""
     items = tuple(SelectItem(item.expression, f"g{place}", f"g{place}") for place, item in
                   enumerate(trigger.partition_by)) or (SelectItem(exp.Literal.number("1"), "g", "g"),)
     assert isinstance(trigger.source, TableSource)
-    first, last = (cut.this for cut in clock[_CUTS].expressions)
+    cuts = tuple(cut.this for cut in clock[_CUTS].expressions) if clock else None
     where = None if trigger.where is None else copied(trigger.where)
-    return Select(items, TableSource(trigger.source.name, None, (first, last)), distinct=True, where=where)
+    return Select(items, TableSource(trigger.source.name, None, cuts), distinct=True, where=where)
 
 
 def _is_constant(node: exp.Expression) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +62,10 @@ TOLD = f"{OF_MINUTES} notify('http://127.0.0.1:1/x') on (window_close) where"
                  "NOTIFY is expected", id="results that nobody has"),
     pytest.param(f"{OF_MINUTES} into o (ts, b, c composite key) as select _twstart, 1, 2 from %%trows",
                  "only the second column can be a part of the primary key", id="a key far behind"),
+    pytest.param("create stream s period(1m) from m stream_options(pre_filter(w > 1)) into o as select now, 1 a",
+                 "column w does not exist in m at line 1, column 61: 'w'", id="a filter of what isn't there"),
+    pytest.param("create stream s period(1m) stream_options(ignore_nodata_trigger) into o as select now, 1 a",
+                 "are about rows of the trigger's table", id="no rows of no table"),
     pytest.param(f"{OF_MINUTES} into o as\nselect _twstart,\n w from %%trows",
                  "column w does not exist in m at line 3, column 2: 'w'", id="a place in the statement"),
 ])
@@ -124,3 +129,15 @@ def test_damaged_times_of_results_hold_no_stream_up(bed: TestBed, forged: str) -
     assert bed.rows("select _twstart, n from o") == [(-20_000, 13)]
     told = bed.rows("select count(*) from information_schema.ins_stream_events where event like '%are damaged%'")
     assert told == [(int(forged != "\\\\x"),)]
+
+
+def test_results_that_can_not_be_found_again_are_told_of(bed: TestBed) -> None:
+    """Thousands of times without any order fit into no execution."""
+    times = random.Random(1).sample(range(300_000_000_000), 4_000)
+    bed.all("create table m (ts timestamp, v int)", "create table other (ts timestamp, v int)",
+            "insert into other values " + " ".join(f"({T0 - time}, 1)" for time in times),
+            "create stream s interval(1s) sliding(1s) from m into o as select ts, v from other",
+            f"insert into m values ({T0}, 1) ({T0 + 1000}, 2)")
+    ((rows, problem),) = bed.rows("select result_rows, problem from s_executions")
+    assert rows == len(times)
+    assert problem.startswith("its results have too many times to be found again")
