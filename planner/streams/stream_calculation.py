@@ -39,7 +39,6 @@ from penstock.sql.tree.statements import (
     Name,
     Query,
     StreamOptions,
-    StreamTarget,
     TableSource,
 )
 from penstock.sql.tree.walking import copied, found_in

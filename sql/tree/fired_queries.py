@@ -196,7 +196,7 @@ def _placed(
         if value is not None:
             node.replace(copied(value))
     for select in found_in(root, Select):
-        if select.where is not None:
+        if select.where is not None and select.fill is None:  # its bounds say what is filled
             found = [more for part in _conjuncts(select.where) if (more := limit(part)) is not None]
             select.change(where=_all([copied(select.where), *found]))
     placed = root.query

@@ -141,3 +141,24 @@ def test_results_that_can_not_be_found_again_are_told_of(bed: TestBed) -> None:
     ((rows, problem),) = bed.rows("select result_rows, problem from s_executions")
     assert rows == len(times)
     assert problem.startswith("its results have too many times to be found again")
+
+
+@pytest.mark.parametrize("query", [
+    pytest.param("select _wstart, count(*) n from other where ts >= _twstart and ts < _twend interval(250a) "
+                 "fill(value, -1)",
+                 id="filled between its own bounds"),
+    pytest.param("select _twstart, sum(v) n from other where ts >= _twstart + 2s and ts < _twend + 2s",
+                 id="no row of no rows"),
+    pytest.param("select _twstart, (select sum(v) from other where ts > _twend) n", id="a sub-query of no rows"),
+])
+def test_many_windows_give_what_each_gives(bed: TestBed, query: str) -> None:
+    """Whether they are computed one by one or by one query."""
+    rows = [f"({T0 + 500 * place}, {place})" for place in range(17)]
+    bed.all("create table other (ts timestamp, v int)", "insert into other values " + " ".join(rows),
+            *(f"create table {name} (ts timestamp, v int)" for name in ("few", "many")),
+            *(f"create stream of_{name} interval(1s) sliding(1s) from {name} into o_{name} as {query}"
+              for name in ("few", "many")),
+            *(f"insert into few values {row}" for row in rows), "insert into many values " + " ".join(rows))
+    found = bed.rows("select * from o_few")
+    assert found == bed.rows("select * from o_many")
+    assert len(found) >= 6
