@@ -60,7 +60,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.policies.guarantee]}")
     promise = delivery_promise(plan)
-    lines.append(f"Delivery into {plan.sink.text}: {DELIVERY if promise is None else promise.text}")
+    if plan.sink.external is not None or plan.sink.table:
+        lines.append(f"Delivery into {plan.sink.text}: {DELIVERY if promise is None else promise.text}")
     if plan.sink.external is not None:
         lines.append(f"Columns there: {', '.join(column.name for column in external_columns(plan.sink))}")
         if plan.sink.external.format == "avro":
@@ -70,7 +71,7 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
                      f"stream {fate}")
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
-    if plan.sink.children_sql and not plan.sink.keyed:
+    if plan.sink.children_sql and plan.sink.table and not plan.sink.keyed:
         lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 

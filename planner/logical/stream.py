@@ -72,7 +72,9 @@ class Target:
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
-        return f"{self.database}.{self.table}" if self.external is None else self.external.text
+        if self.external is not None:
+            return self.external.text
+        return f"{self.database}.{self.table}" if self.table else "notifications"
 
     @property
     def keyed(self) -> bool:
