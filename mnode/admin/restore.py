@@ -254,7 +254,9 @@ def restored_text(text: str, dumped: DumpStream) -> str:
     if dumped.target is None:
         return altered(
             statement, StreamOptions() if options.fill_history is None else StreamOptions(fill_history=False))
-    if options.trigger == "force_window_close" or (statement.select.window is not None and not by_event_time):
+    by_clock = statement.calculation is not None and statement.calculation.period is not None
+    if (by_clock or options.trigger == "force_window_close"
+            or (statement.select.window is not None and not by_event_time)):
         return altered(statement, StreamOptions())
     return altered(statement, StreamOptions(fill_history=True))
 

@@ -11,14 +11,15 @@ from penstock.common.errors import InvalidStatementError
 from penstock.sql.dialect.tokenizer import scan
 from penstock.sql.tree.expression_nodes import quote_identifier
 
-_BEFORE_TABLES = ("FROM", "JOIN", "INTO", "DLQ")
+_BEFORE_NAMES = ("FROM", "JOIN", "INTO", "DLQ", "STREAM", "EXISTS")
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
 def with_databases(text: str, names: Mapping[str, str]) -> str:
     """Returns a statement in which databases have other names: `names` has the new one by the old one.
 
-    A name is that of a database where a table must follow: behind FROM, JOIN, INTO and DLQ, and before two dots.
+    A name is that of a database where a table or a stream must follow: behind FROM, JOIN, INTO, DLQ, STREAM and IF NOT
+    EXISTS, and before two dots.
     Raises InvalidStatementError where it may as well be that of a table.
     """
     tokens = list(takewhile(bool, scan(text)))
@@ -29,7 +30,7 @@ def with_databases(text: str, names: Mapping[str, str]) -> str:
         qualifies = words[place + 1] == "." and (place == 0 or words[place - 1] != ".")
         if new is None or not qualifies:
             continue
-        if words[place - 1] in _BEFORE_TABLES or words[place + 3] == ".":
+        if words[place - 1] in _BEFORE_NAMES or words[place + 3] == ".":
             changes.append((token, new))
         elif words[place - 1] == ",":
             raise InvalidStatementError(

@@ -371,6 +371,33 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         assert "INTO d.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].asked.text
 
 
+def test_streams_with_triggers_come_back(tmp_path: Path) -> None:
+    """With the table of what they have computed, in a database of another name."""
+    with open_sandbox(_made(tmp_path / "data")) as sandbox:
+        for statement in (
+            "CREATE DATABASE d KEEP 36500d", "USE d", "CREATE STABLE m (ts TIMESTAMP, v INT) TAGS (a INT)",
+            "CREATE STREAM d.w INTERVAL(1m) SLIDING(1m) FROM d.m PARTITION BY tbname INTO d.x AS "
+            "SELECT _twstart, sum(v) s FROM %%trows",
+            "CREATE STREAM d.p PERIOD(1h) INTO y AS SELECT CAST(_tlocaltime / 1000000 AS TIMESTAMP) t, 1 n FROM d.m",
+            "CREATE STREAM n SESSION(ts, 5s) FROM m PARTITION BY tbname NOTIFY('http://127.0.0.1:9/') ON (WINDOW_CLOSE)",
+            f"INSERT INTO c USING m TAGS (1) VALUES ({T0}, 1) ({T0 + 60_000}, 2)",
+        ):
+            sandbox.execute(statement)
+        computed = table(sandbox, "SELECT * FROM d.x").to_pylist()
+    dump(tmp_path / "data", tmp_path / "dump")
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        report = restore(tmp_path / "dump", sandbox, {"d": "e"})
+        assert (report.streams, report.problems) == (["w", "p", "n"], {})
+        streams = {stream.name: stream for stream in sandbox.engine.catalog.streams.all()}
+        assert [streams[name].wanted for name in "wpn"] == ["running", "running", "paused"]
+        assert "FROM e.m PARTITION BY tbname" in streams["w"].asked.text
+        assert "CREATE STREAM `e`.p PERIOD(1h)" in streams["p"].asked.text
+    with open_sandbox(tmp_path / "new") as sandbox:
+        sandbox.execute(f"INSERT INTO e.c VALUES ({T0 + 120_000}, 3)")
+        assert len(table(sandbox, "SELECT * FROM e.x").to_pylist()) == len(computed) + 1
+        assert len(table(sandbox, "SELECT * FROM e.w_executions").to_pylist()) == len(computed) + 1
+
+
 def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections come with references to their secrets; ingests, and streams into connections, wait. What streams have
     sent they don't send again."""
@@ -512,6 +539,8 @@ def test_large_tables_are_cut_into_files(source: Path, tmp_path: Path, monkeypat
     ("SELECT 'FROM a.m', a.m.v FROM `a`.m -- FROM a.m", "SELECT 'FROM a.m', `z`.m.v FROM `z`.m -- FROM a.m"),
     ("CREATE STREAM s ON_ERROR DLQ a.q INTO a.t AS SELECT ts FROM b.m", "CREATE STREAM s ON_ERROR DLQ `z`.q INTO `z`.t "
      "AS SELECT ts FROM b.m"),
+    ("CREATE STREAM IF NOT EXISTS a.s PERIOD(1h) INTO t AS SELECT 1", "CREATE STREAM IF NOT EXISTS `z`.s PERIOD(1h) "
+     "INTO t AS SELECT 1"),
     ("SELECT x, a.v FROM a.m a", None),
 ])
 def test_databases_get_other_names_in_statements(text: str, wanted: str | None) -> None:
