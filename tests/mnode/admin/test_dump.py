@@ -379,7 +379,8 @@ def test_streams_with_triggers_come_back(tmp_path: Path) -> None:
             "CREATE STREAM d.w INTERVAL(1m) SLIDING(1m) FROM d.m PARTITION BY tbname INTO d.x AS "
             "SELECT _twstart, sum(v) s FROM %%trows",
             "CREATE STREAM d.p PERIOD(1h) INTO y AS SELECT CAST(_tlocaltime / 1000000 AS TIMESTAMP) t, 1 n FROM d.m",
-            "CREATE STREAM n SESSION(ts, 5s) FROM m PARTITION BY tbname NOTIFY('http://127.0.0.1:9/') ON (WINDOW_CLOSE)",
+            "CREATE STREAM n SESSION(ts, 5s) FROM m PARTITION BY tbname NOTIFY('http://127.0.0.1:9/') "
+            "ON (WINDOW_CLOSE)",
             f"INSERT INTO c USING m TAGS (1) VALUES ({T0}, 1) ({T0 + 60_000}, 2)",
         ):
             sandbox.execute(statement)
@@ -391,11 +392,14 @@ def test_streams_with_triggers_come_back(tmp_path: Path) -> None:
         streams = {stream.name: stream for stream in sandbox.engine.catalog.streams.all()}
         assert [streams[name].wanted for name in "wpn"] == ["running", "running", "paused"]
         assert "FROM e.m PARTITION BY tbname" in streams["w"].asked.text
-        assert "CREATE STREAM `e`.p PERIOD(1h)" in streams["p"].asked.text
+        assert "CREATE STREAM e.p PERIOD(1h)" in streams["p"].asked.text
     with open_sandbox(tmp_path / "new") as sandbox:
         sandbox.execute(f"INSERT INTO e.c VALUES ({T0 + 120_000}, 3)")
-        assert len(table(sandbox, "SELECT * FROM e.x").to_pylist()) == len(computed) + 1
-        assert len(table(sandbox, "SELECT * FROM e.w_executions").to_pylist()) == len(computed) + 1
+        found = table(sandbox, "SELECT DISTINCT _twstart, s FROM e.x ORDER BY s").to_pylist()
+        assert [row["s"] for row in found] == [*(row["s"] for row in computed), 2]
+        executions = table(sandbox, "SELECT problem FROM e.w_executions").to_pylist()
+        # Child tables have other ids than where they were dumped, and what was computed there stays told.
+        assert executions == [{"problem": None}] * (2 * len(computed) + 1)
 
 
 def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
