@@ -166,7 +166,7 @@ def test_every_field_of_a_statement_occurs() -> None:
             values = [getattr(part, field.name) for part in parts if type(part) is kind]
             if all(value == field.default for value in values):
                 unseen.add(f"{kind.__name__}.{field.name}")
-    # The parser doesn't know a database's precision, and writes no queries for many windows.
+    # The parser doesn't know a database's precision, nor makes it a LATERAL of a query that is a statement.
     assert unseen == {"DataType.precision", "SubquerySource.as_alone"}
 
 
