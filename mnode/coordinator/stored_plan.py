@@ -27,7 +27,7 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 11
+_FORMAT = 12
 """Raise it when the same JSON means something else."""
 
 _CAPITALS_MARKED = 6
@@ -67,10 +67,10 @@ def decode(text: str) -> StoredPlan:
     parts = body["parts"]
     if body["format"] == 2 and isinstance(parts, list):
         parts = [_renamed(part) for part in parts]
-    elif body["format"] not in (3, 4, 5, 6, 7, 8, 9, 10, _FORMAT):
+    elif body["format"] not in (3, 4, 5, 6, 7, 8, 9, 10, 11, _FORMAT):
         # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups, sources of 7 which
         # tags are used, options of 8 what becomes of mismatches, graphs of 9 which of a
-        # query's sources a task reads.
+        # query's sources a task reads, plans of 12 what is computed apart from a trigger.
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
     if body["format"] < _CAPITALS_MARKED and any(map(_is_otherwise_now, _texts(parts))):
         raise ValueError("its SQL has names with capitals as they are")
