@@ -13,6 +13,7 @@ from penstock.planner.task_plans.stream_plan import (
     NotifyPlan,
     Policies,
     Trigger,
+    target_text,
 )
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Precision
@@ -72,9 +73,7 @@ class Target:
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
-        if self.external is not None:
-            return self.external.text
-        return f"{self.database}.{self.table}" if self.table else "notifications"
+        return target_text(self.database, self.table, self.external)
 
     @property
     def keyed(self) -> bool:

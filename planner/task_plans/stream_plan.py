@@ -302,6 +302,13 @@ class ExternalSinkPlan:
         return f"{self.kind} connection {self.connection}" + (f", {self.place}" if self.place else "")
 
 
+def target_text(database: str, table: str, external: ExternalSinkPlan | None) -> str:
+    """Returns where results go as EXPLAIN and SHOW have it."""
+    if external is not None:
+        return external.text
+    return f"{database}.{table}" if table else "notifications"
+
+
 WindowType = Literal["Time", "State", "Session", "Event", "Count", "Interval", "Period", "Sliding"]
 
 
@@ -355,9 +362,7 @@ class SinkPlan:
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
-        if self.external is not None:
-            return self.external.text
-        return f"{self.database}.{self.table}" if self.table else "notifications"
+        return target_text(self.database, self.table, self.external)
 
     @property
     def keyed(self) -> bool:

@@ -11,7 +11,7 @@ from sqlglot.tokens import Token, TokenType
 from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.dialect.parse_ddl import parse_column_definition
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.dialect.parse_trigger import at_trigger, parse_triggered_stream
+from penstock.sql.dialect.parse_trigger import at_trigger, parse_target_column, parse_triggered_stream
 from penstock.sql.tree.statements import (
     OF_VIEWS,
     AlterStream,
@@ -301,7 +301,7 @@ def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement
     nothing out."""
     if_not_exists = parser.take_if_not_exists()
     name = parser.object_name("the name of a materialized view")
-    columns = parser.wrapped_csv(lambda: _parse_target_column(parser)) if parser.at("(") else None
+    columns = parser.wrapped_csv(lambda: parse_target_column(parser)) if parser.at("(") else None
     parser.expect("AS")
     if not parser.at_query():
         raise parser.fail("SELECT is expected")
@@ -358,7 +358,7 @@ def _parse_target(parser: QueryParser) -> StreamTarget:
     name = parser.object_name("the name of the target table")
     columns: tuple[tuple[str, bool], ...] | None = None
     if parser.at("("):
-        columns = parser.wrapped_csv(lambda: _parse_target_column(parser))
+        columns = parser.wrapped_csv(lambda: parse_target_column(parser))
     definitions: tuple[ColumnDefinition, ...] | None = None
     tag_names: tuple[str, ...] | None = None
     if parser.take("TAGS"):
@@ -400,15 +400,6 @@ def _parse_external(parser: QueryParser) -> ExternalTargetOptions:
             break
     parser.expect(")")
     return ExternalTargetOptions(tuple(places.items()), format_, qos, key)
-
-
-def _parse_target_column(parser: QueryParser) -> tuple[str, bool]:
-    name = parser.name("a column name")
-    if not parser.at_any("PRIMARY", "COMPOSITE"):
-        return name, False
-    parser.advance()
-    parser.expect("KEY")
-    return name, True
 
 
 def _parse_target_tags(parser: QueryParser) -> tuple[tuple[ColumnDefinition, ...] | None, tuple[str, ...] | None]:

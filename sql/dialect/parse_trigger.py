@@ -328,7 +328,7 @@ def _parse_target(parser: QueryParser, groups: Sequence[PartitionItem]) -> Strea
         parser.expect(")")
         if not groups:
             raise parser.fail("OUTPUT_SUBTABLE needs PARTITION BY", start)
-    columns = parser.wrapped_csv(lambda: _parse_target_column(parser)) if parser.at("(") else None
+    columns = parser.wrapped_csv(lambda: parse_target_column(parser)) if parser.at("(") else None
     definitions: tuple[ColumnDefinition, ...] | None = None
     values: tuple[exp.Expression, ...] | None = None
     token = parser.token
@@ -341,7 +341,8 @@ def _parse_target(parser: QueryParser, groups: Sequence[PartitionItem]) -> Strea
     return StreamTarget(name, columns, definitions, None, subtable, tag_values=values)
 
 
-def _parse_target_column(parser: QueryParser) -> tuple[str, bool]:
+def parse_target_column(parser: QueryParser) -> tuple[str, bool]:
+    """Parses a column of a result table; returns its name, and whether it is a part of the primary key."""
     name = parser.name("a column name")
     if not parser.at_any("PRIMARY", "COMPOSITE"):
         return name, False
