@@ -18,13 +18,13 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
-from penstock.planner.bind.scopes import conjuncts, unwrapped
 from penstock.planner.bind.time_range import time_bounds
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import KEY_TEXT, PLACE, Session, Table
 from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
+from penstock.sql.tree.walking import conjuncts, unwrapped
 from penstock.sql.types import Precision
 from penstock.vnode.write.vnode_writer import DeletedRows
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.planner.bind.binder import Relation, RelColumn
-from penstock.planner.bind.scopes import RowScope, has_query, unwrapped
+from penstock.planner.bind.scopes import RowScope, has_query
 from penstock.planner.logical.operators import Comparison, Side
 from penstock.sql.tree.expression_nodes import DurationLiteral
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 from penstock.sql.types import Precision
 
 _COMPARISONS: dict[type[exp.Expression], Comparison] = {

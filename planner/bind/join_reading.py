@@ -16,10 +16,11 @@ from penstock.planner.bind.join_conditions import (
     join_sides,
     read_conditions,
 )
-from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts, implied
+from penstock.planner.bind.scopes import RowScope, condition_of, implied
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Side
 from penstock.sql.tree.statements import Duration, JoinSource
+from penstock.sql.tree.walking import conjuncts
 from penstock.sql.types import Kind
 
 JOIN_ERROR = 0x26FF

@@ -12,7 +12,7 @@ from penstock.planner.bind.binder import STAR, Builder, Plan, Relation, RelColum
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.join_conditions import Equality, TimeComparison
 from penstock.planner.bind.join_reading import JoinReading, read_join
-from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
+from penstock.planner.bind.scopes import RowScope, condition_of
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import ColumnExpr, Computed
@@ -30,6 +30,7 @@ from penstock.planner.logical.operators import (
 from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_compare import Comparer
 from penstock.sql.tree.statements import JoinSource, Select, SelectItem, SubquerySource
+from penstock.sql.tree.walking import conjuncts
 from penstock.sql.types import BOOL, INTEGERS
 
 

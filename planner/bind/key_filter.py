@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from sqlglot import exp
 
-from penstock.planner.bind.scopes import RowScope, conjuncts, equalled, unwrapped
+from penstock.planner.bind.scopes import RowScope, equalled
 from penstock.sql.schema import Column, Table
+from penstock.sql.tree.walking import conjuncts, unwrapped
 from penstock.sql.types import INTEGERS, Kind
 
 _TEXTS = (Kind.VARCHAR, Kind.NCHAR)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import RowScope, condition_of, unwrapped
+from penstock.planner.bind.scopes import RowScope, condition_of
 from penstock.planner.logical.window_kinds import ByCount, ByEvent, BySession, ByState
 from penstock.sql.tree.statements import CountWindow, EventWindow, SessionWindow, StateWindow
+from penstock.sql.tree.walking import unwrapped
 from penstock.sql.types import INTEGERS, STRINGS, Kind, Precision
 
 AnyRowWindow = SessionWindow | StateWindow | EventWindow | CountWindow

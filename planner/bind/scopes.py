@@ -26,7 +26,7 @@ from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
 from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
 from penstock.sql.tree.statements import Query
-from penstock.sql.tree.walking import copied, found_in, parts_of
+from penstock.sql.tree.walking import conjuncts, copied, found_in, parts_of, unwrapped
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -197,24 +197,6 @@ def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]
         return part if found is None else exp.Paren(this=copied(found))
 
     return replaced(node, replacement)
-
-
-def unwrapped(node: exp.Expression) -> exp.Expression:
-    """Returns the expression without parentheses around it."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
-def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
-    """Yields the conditions that AND joins."""
-    pending = [] if node is None else [node]
-    while pending:
-        part = unwrapped(pending.pop())
-        if isinstance(part, exp.And):
-            pending += [part.expression, part.this]
-        else:
-            yield part
 
 
 def equalled(node: exp.Expression) -> tuple[exp.Expression, list[exp.Expression]] | None:

@@ -7,9 +7,10 @@ from sqlglot import exp
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.binder import Builder, Relation, check_qualifier, qualifier_of
 from penstock.planner.bind.query_parts import Item, call_of, is_star, starred, text_of
-from penstock.planner.bind.scopes import unwrapped, vector_spec
+from penstock.planner.bind.scopes import vector_spec
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import Select
+from penstock.sql.tree.walking import unwrapped
 
 
 def expand_items(select: Select, relation: Relation, builder: Builder) -> list[Item]:

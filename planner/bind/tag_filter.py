@@ -10,10 +10,11 @@ from sqlglot import exp
 from penstock.common.closed_duckdb import renew_small_duckdb_if_broken, small_duckdb
 from penstock.planner.bind.binder import children_table
 from penstock.planner.bind.expressions import condition_tree
-from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, equalled, has_query, vector_calls
+from penstock.planner.bind.scopes import RowScope, columns_of, equalled, has_query, vector_calls
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, column, render, select
 from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.sql.schema import Table
+from penstock.sql.tree.walking import conjuncts
 
 
 def selected_children(where: exp.Expression | None, table: Table, scope: RowScope) -> tuple[int, ...] | None:

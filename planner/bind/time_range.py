@@ -10,13 +10,13 @@ from sqlglot import exp
 from penstock.common.errors import PenstockError
 from penstock.planner.bind.binder import RelColumn
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import QUERIES, Bounds, RowScope, unwrapped
+from penstock.planner.bind.scopes import QUERIES, Bounds, RowScope
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.scalar.duckdb_values import instant_of
 from penstock.planner.scalar.scalar_cast import cast
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Session
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 from penstock.sql.types import UNITS_PER_SECOND, Kind, Precision, timestamp
 
 _MIRROR: dict[type[exp.Expression], type[exp.Expression]] = {

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from penstock.planner.bind.binder import Builder, Relation, is_pseudo
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, TIME_NAMES, RowScope, unwrapped
+from penstock.planner.bind.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, TIME_NAMES, RowScope
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import WRONG_ARGUMENT_TYPE, WRONG_ARGUMENT_VALUE
 from penstock.planner.functions.table import FunctionSpec, check_call, require
@@ -18,6 +18,7 @@ from penstock.planner.logical.operators import RowCall
 from penstock.sql.dialect.literals import parse_duration
 from penstock.sql.tree.expression_nodes import DurationLiteral
 from penstock.sql.tree.statements import Duration
+from penstock.sql.tree.walking import unwrapped
 from penstock.sql.types import DataType, Kind
 
 

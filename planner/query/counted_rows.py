@@ -10,11 +10,12 @@ from sqlglot import exp
 from penstock.common.errors import InternalError
 from penstock.planner.bind.binder import STAR, Plan
 from penstock.planner.bind.query_parts import is_star
-from penstock.planner.bind.scopes import columns_of, unwrapped
+from penstock.planner.bind.scopes import columns_of
 from penstock.planner.bind.time_range import is_time_range
 from penstock.planner.logical.group_values import AggregateCall, GroupValue, RowTotal
 from penstock.planner.logical.operators import Aggregate, Operator
 from penstock.planner.query.query_context import QueryContext
+from penstock.sql.tree.walking import unwrapped
 
 _OF_TIMES = ("min", "max", "first", "last", "last_row", "spread")
 

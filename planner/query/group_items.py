@@ -9,9 +9,9 @@ from sqlglot import exp
 
 from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.query_parts import Item
-from penstock.planner.bind.scopes import unwrapped, vector_calls
+from penstock.planner.bind.scopes import vector_calls
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 
 MAX_SETS = 1024
 _Set = tuple[exp.Expression, ...]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from penstock.planner.bind.scopes import unwrapped
 from penstock.sql.tree.statements import IntervalWindow, PartitionItem
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 
 if TYPE_CHECKING:
     from penstock.planner.query.query_context import QueryContext

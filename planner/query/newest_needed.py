@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.planner.bind.scopes import columns_of, require_vector, unwrapped
+from penstock.planner.bind.scopes import columns_of, require_vector
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.query.query_context import QueryContext
+from penstock.sql.tree.walking import unwrapped
 
 _OF_TABLES = ("tag", "tbname")
 

@@ -32,12 +32,10 @@ from penstock.planner.bind.scopes import (
     Mark,
     RowScope,
     condition_of,
-    conjuncts,
     fingerprint,
     key_of,
     replaced_columns,
     require_vector,
-    unwrapped,
     vector_calls,
     vector_spec,
     with_placeholders,
@@ -54,6 +52,7 @@ from penstock.planner.query.group_items import with_plain_groups
 from penstock.planner.query.late_names import LateKey, late_key
 from penstock.planner.query.row_limits import bound_limit
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
+from penstock.sql.tree.walking import conjuncts, unwrapped
 from penstock.sql.types import BOOL, UBIGINT, Kind
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.planner.bind.query_parts import is_star
-from penstock.planner.bind.scopes import unwrapped, vector_calls, vector_spec
+from penstock.planner.bind.scopes import vector_calls, vector_spec
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_query
@@ -27,7 +27,7 @@ from penstock.sql.tree.statements import (
     TableSource,
     ValuesQuery,
 )
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 
 TBNAME = "tbname"
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError, Position
 from penstock.planner.bind.query_parts import is_star
-from penstock.planner.bind.scopes import conjuncts, replaced, unwrapped, vector_calls, vector_spec
+from penstock.planner.bind.scopes import replaced, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.logical.written import text_of
 from penstock.planner.streams.stream_keys import names_of
@@ -48,7 +48,7 @@ from penstock.sql.tree.statements import (
     ValuesQuery,
     Window,
 )
-from penstock.sql.tree.walking import copied, found_in
+from penstock.sql.tree.walking import conjuncts, copied, found_in, unwrapped
 
 Form = Literal["old", "new"]
 

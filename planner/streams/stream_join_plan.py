@@ -12,14 +12,7 @@ from penstock.planner.bind.expressions import compile_expression, condition_tree
 from penstock.planner.bind.join_conditions import Equality
 from penstock.planner.bind.join_reading import JoinReading
 from penstock.planner.bind.query_parts import text_of
-from penstock.planner.bind.scopes import (
-    Mark,
-    RowScope,
-    columns_of,
-    conjuncts,
-    fingerprint,
-    mark_of,
-)
+from penstock.planner.bind.scopes import Mark, RowScope, columns_of, fingerprint, mark_of
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
@@ -56,7 +49,7 @@ from penstock.planner.task_plans.stream_plan import (
 )
 from penstock.sql.schema import Column
 from penstock.sql.tree.statements import IntervalWindow
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import conjuncts, found_in
 from penstock.sql.types import (
     BIGINT,
     INTEGERS,

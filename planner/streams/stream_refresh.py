@@ -18,7 +18,7 @@ from penstock.common.errors import (
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.binder import is_pseudo
 from penstock.planner.bind.query_parts import is_star
-from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vector_spec
+from penstock.planner.bind.scopes import QUERIES, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
@@ -62,7 +62,7 @@ from penstock.sql.tree.statements import (
     TableSource,
     ValuesQuery,
 )
-from penstock.sql.tree.walking import found_in
+from penstock.sql.tree.walking import found_in, unwrapped
 from penstock.sql.types import INTEGERS, VARCHAR, Kind, Precision, check_stored, timestamp
 
 TEXT_LENGTH = 1024

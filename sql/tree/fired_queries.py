@@ -26,7 +26,7 @@ from penstock.sql.tree.statements import (
     SubquerySource,
     TableSource,
 )
-from penstock.sql.tree.walking import copied, found_in
+from penstock.sql.tree.walking import conjuncts, copied, found_in
 from penstock.sql.types import DataType, timestamp
 
 START, ID, END, ROWS, FIRED = "ts", "group_id", "window_end", "window_rows", "triggered"
@@ -197,7 +197,7 @@ def _placed(
             node.replace(copied(value))
     for select in found_in(root, Select):
         if select.where is not None and select.fill is None:  # its bounds say what is filled
-            found = [more for part in _conjuncts(select.where) if (more := limit(part)) is not None]
+            found = [more for part in conjuncts(select.where) if (more := limit(part)) is not None]
             select.change(where=_all([copied(select.where), *found]))
     placed = root.query
     placed.meta.update(query.meta)
@@ -255,19 +255,6 @@ def _limit(
         kind = exp.GTE if is_lower else exp.LTE
         return kind(this=copied(other), expression=literal)
     return None
-
-
-def _conjuncts(condition: exp.Expression) -> list[exp.Expression]:
-    found, pending = [], [condition]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, exp.And):
-            pending += [node.expression, node.this]
-        elif isinstance(node, exp.Paren):
-            pending.append(node.this)
-        else:
-            found.append(node)
-    return found
 
 
 def _all(conditions: Sequence[exp.Expression]) -> exp.Expression | None:

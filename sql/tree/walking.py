@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from sqlglot import exp
@@ -68,3 +69,21 @@ def _copied_node(node: _Node, parent: exp.Expression | None, name: str | None, i
     copy._meta = None if node._meta is None else dict(node._meta)
     found: _Node = copy
     return found
+
+
+def unwrapped(node: exp.Expression) -> exp.Expression:
+    """Returns the expression without parentheses around it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    """Yields the conditions that AND joins."""
+    pending = [] if node is None else [node]
+    while pending:
+        part = unwrapped(pending.pop())
+        if isinstance(part, exp.And):
+            pending += [part.expression, part.this]
+        else:
+            yield part
