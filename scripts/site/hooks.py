@@ -15,6 +15,7 @@ _START, _CHANGES, _CONTRIBUTING = "start.md", "changelog.md", "contributing.md"
 _BESIDE = {"README.md": _START, "CHANGELOG.md": _CHANGES, "CONTRIBUTING.md": _CONTRIBUTING}
 """Pages that lie beside docs/, and what they are called here."""
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]*)\]\((?P<path>(?!https?:|#)[^()\s#]+)(?P<anchor>#[^()\s]*)?\)")
+_FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -36,7 +37,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leaves of links to files that are no pages their text: the sources aren't part of the site."""
+    """Leaves of links to files that are no pages their text, and of fences the language.
+
+    The sources aren't part of the site, and what tests do with a code block isn't for readers.
+    """
     def linked(found: re.Match[str]) -> str:
         path = posixpath.normpath(found["path"])
         if path == "README.md":
@@ -46,7 +50,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"[{found['text']}]({beside}{found['anchor'] or ''})" if beside else found["text"]
         return found[0]
 
-    return _LINK.sub(linked, markdown)
+    return _FENCE.sub(r"\1", _LINK.sub(linked, markdown))
 
 
 def _from_root(text: str) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,12 +13,11 @@ from typing import Any
 
 import pytest
 from kits.basics.places import ROOT
+from kits.pages.examples import shown_in
 
 from penstock.common import connection, errors
 from penstock.shell.commands.generate_options import add_generate_options
-from penstock.shell.main import main
 from penstock.shell.terminal.help_text import COMMANDS
-from penstock.shell.terminal.script import SqlText, split_all
 from penstock.tasks.protocol import task_status
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -131,7 +128,7 @@ def test_operations_page_names_every_error_class() -> None:
 def test_readme_names_targets_that_exist() -> None:
     """`make ...` in the README are targets of the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", page("Makefile"), flags=re.MULTILINE))
-    code = " ; ".join(re.findall(r"`[^`]+`|^ +make.*$", page("README.md"), flags=re.MULTILINE))
+    code = " ; ".join(re.findall(r"`[^`]+`|^make.*$", page("README.md"), flags=re.MULTILINE))
     for command in re.findall(r"\bmake ((?:[a-z]+ ?)+)", code):
         assert set(command.split()) <= targets, command
 
@@ -176,14 +173,10 @@ def test_installed_command_works() -> None:
     assert answer.stdout.startswith("penstock ")
 
 
-def readme_blocks() -> list[str]:
-    return re.findall(r"^```(?:python)?\n(.*?)^```", page("README.md"), flags=re.MULTILINE | re.DOTALL)
-
-
 def test_readme_shows_the_example_script() -> None:
     """The script in the README is the file that it names."""
     script = page("examples/minutes.py").split('"""\n\n', 1)[1]
-    assert readme_blocks()[0] == script
+    assert shown_in(ROOT / "README.md", "python") == [script]
 
 
 @pytest.mark.slow
@@ -193,47 +186,8 @@ def test_readme_output_is_real(tmp_path: Path) -> None:
         [sys.executable, str(ROOT / "examples" / "minutes.py")],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )
-    assert answer.stdout == readme_blocks()[1], answer.stderr
-
-
-def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of the SQL pages are statements that work; the grammar of streams is notation."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "readings.csv").write_text("'2024-05-01 10:00:00',1.5\n")
-    text = page("docs/dialect.md") + page("docs/sql.md")
-    blocks = re.findall(r"^```sql\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    examples = [block for block in blocks if "STREAM [IF NOT EXISTS]" not in block]
-    assert len(examples) == 10
-    for piece in split_all("".join(examples)):
-        assert isinstance(piece, SqlText)
-        con.execute(piece.text)
-
-
-def test_triggers_page_statements_run(con: Any) -> None:
-    """The streams of the page can be created, and its questions be asked."""
-    for statement in ("CREATE DATABASE power", "USE power",
-                      "CREATE STABLE meters (ts TIMESTAMP, voltage INT) TAGS (site INT)",
-                      "CREATE STABLE ovens (ts TIMESTAMP, temperature DOUBLE) TAGS (hall INT)"):
-        con.execute(statement)
-    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/triggers.md"), flags=re.MULTILINE | re.DOTALL)
-    pieces = [piece for piece in split_all("".join(blocks)) if isinstance(piece, SqlText)]
-    assert len(pieces) == 5
-    for piece in pieces:
-        con.execute(piece.text)
-
-
-def test_life_of_a_stream_shows_what_is_printed(con: Any) -> None:
-    """The page's statements run, and EXPLAIN prints each stage as it is shown."""
-    blocks = re.findall(r"^```(sql|text)\n(.*?)^```", page("docs/life_of_a_stream.md"), flags=re.MULTILINE | re.DOTALL)
-    shown = [text for kind, text in blocks if kind == "text"]
-    printed = []
-    for piece in split_all("".join(text for kind, text in blocks if kind == "sql")):
-        assert isinstance(piece, SqlText)
-        cursor = con.execute(piece.text)
-        if piece.text.lstrip().startswith("EXPLAIN"):
-            printed.append("".join(f"{line}\n" for line, in cursor.fetchall()))
-    assert len(shown) == 3
-    assert printed == shown
+    [output, _] = shown_in(ROOT / "README.md", "text")
+    assert answer.stdout == output, answer.stderr
 
 
 def test_operations_page_statements_run(con: Any) -> None:
@@ -243,19 +197,6 @@ def test_operations_page_statements_run(con: Any) -> None:
     assert len(statements) >= 4
     for statement in statements:
         con.execute(statement)
-
-
-def test_moving_data_page_commands_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The commands run one after the other, and the copy has all rows."""
-    monkeypatch.chdir(tmp_path)
-    section = page("docs/moving_data.md").partition("\n## ")[0]
-    commands = re.findall(r"^    penstock (.*)$", section, flags=re.MULTILINE)
-    assert len(commands) == 5
-    for command in commands:
-        assert main(shlex.split(command)) == 0, command
-    assert "10000" in capsys.readouterr().out.rpartition("rows/s")[2]
 
 
 def test_moving_data_page_lists_the_options_of_generate() -> None:
@@ -273,15 +214,6 @@ def test_moving_data_page_lists_the_options_of_generate() -> None:
         assert not given or given == values.split("; "), names
 
 
-def test_connections_page_statements_run(con: Any) -> None:
-    """The example runs, except that nobody is there to be tested."""
-    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/connections.md"), flags=re.MULTILINE | re.DOTALL)
-    pieces = [piece.text for piece in split_all(blocks[0]) if isinstance(piece, SqlText)]
-    assert len(pieces) == 6
-    for text in pieces:
-        con.execute(text)
-
-
 def test_connections_page_lists_the_options() -> None:
     """Each type has the options that the engine knows, in their order, secrets with a star."""
     section = page("docs/connections.md").partition("## Types and options")[2].partition("\n## ")[0]
@@ -291,16 +223,3 @@ def test_connections_page_lists_the_options() -> None:
     for kind, rules in connection.RULES.items():
         named = re.findall(r"`([a-z_]+)`(\*?)(?=[ ,;]|$)", re.sub(r" \(.*?\)", "", rows[kind]))
         assert {(name, bool(star)) for name, star in named} == {(name, rule.secret) for name, rule in rules.items()}
-
-
-def test_connections_page_example_of_notify(con: Any) -> None:
-    """The stream of the example can be made, and its message is JSON."""
-    text = page("docs/connections.md").partition("## Notify")[2]
-    for statement in ("CREATE DATABASE d", "USE d",
-                      "CREATE STABLE meters (ts TIMESTAMP, current FLOAT) TAGS (site VARCHAR(20))"):
-        con.execute(statement)
-    [statement] = re.findall(r"^```sql\n(.*?);\n```", text, flags=re.MULTILINE | re.DOTALL)
-    plan = con.execute(f"EXPLAIN {statement}").fetchall()
-    assert any("https://alarm.example/hook, ws://screen.example:8080/halls" in line for (line,) in plan)
-    [message] = re.findall(r"^```json\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL)
-    assert json.loads(message)["streams"][0]["streamName"] == "halls"

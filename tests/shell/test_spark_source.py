@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from conftest import by_night
 from kits.basics.waiting import wait_until
 from kits.engines.engine_process import ROOT, EngineProcess
 from kits.engines.statement_engine import StatementEngine
+from kits.pages.examples import shown_in
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not, StringStartsWith
 
 from penstock.shell.api.spark_source import RowFilter, spark_type, wanted_by
@@ -128,10 +128,9 @@ def insert(engine: StatementEngine, start: int) -> None:
 @pytest.mark.slow
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     """docs/spark.md shows what examples/in_spark.py prints."""
-    shown = re.findall(r"^```text\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.MULTILINE | re.DOTALL)
     answer = subprocess.run([sys.executable, str(ROOT / "examples" / "in_spark.py")], cwd=tmp_path, capture_output=True,
                             text=True, check=False, timeout=300)
-    assert [answer.stdout.strip()] == [text.strip() for text in shown], answer.stderr[-2000:]
+    assert [f"{answer.stdout.strip()}\n"] == shown_in(ROOT / "docs" / "spark.md", "text"), answer.stderr[-2000:]
 
 
 @pytest.mark.slow

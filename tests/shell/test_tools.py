@@ -12,8 +12,10 @@ from conftest import by_night
 from kits.basics.client_packages import TOOLS, needs_tools, run_tool
 from kits.basics.places import ROOT, TESTS
 from kits.engines.embedded import Embedded
+from kits.pages.examples import files, shown_in
 
 pytestmark = needs_tools
+DOCS = ROOT / "docs"
 VIEWS = "/var/lib/penstock/views.duckdb"
 BY_PLACE = "SELECT place, count(*) AS n FROM power.meters GROUP BY place ORDER BY place"
 
@@ -33,21 +35,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """Returns what a page shows in a language, fenced."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / page).read_text("utf-8"),
-                      flags=re.MULTILINE | re.DOTALL)
-
-
-def files(page: str) -> dict[str, str]:
-    """Returns the files that a page shows, by their names."""
-    return dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```", (ROOT / "docs" / page).read_text("utf-8"),
-                           flags=re.MULTILINE | re.DOTALL))
-
-
 def test_cells_of_a_notebook(data: Path, tmp_path: Path) -> None:
     """jupysql sends Penstock's dialect, takes variables in, gives data frames, and tells errors and tables."""
-    cells = [cell.strip() for cell in blocks("notebooks.md", "python")]
+    cells = [cell.strip() for cell in shown_in(DOCS / "notebooks.md", "python")]
     cells[0] = cells[0].replace("penstock:///penstock-data", f"penstock:///{data}")
     more = ["%sqlcmd tables -s power", "%sqlcmd columns --table meters -s power", "%sql SELECT nothing FROM meters"]
     said = run_tool(str(TESTS / "programs" / "notebook_cells.py"), str(TOOLS), json.dumps([*cells, *more]),
@@ -65,7 +55,7 @@ def test_cells_of_a_notebook(data: Path, tmp_path: Path) -> None:
 @by_night
 def test_models_of_dbt(data: Path, tmp_path: Path) -> None:
     """The page's project builds, with its test of a source, and a second time, then incrementally."""
-    for name, text in files("dbt.md").items():
+    for name, text in files(DOCS / "dbt.md").items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text.replace(VIEWS, str(data / "views.duckdb")))
@@ -80,7 +70,7 @@ def test_models_of_dbt(data: Path, tmp_path: Path) -> None:
 
 def test_harlequin(data: Path, tmp_path: Path) -> None:
     """Its screen shows the rows of a query, and its command for scripts prints them; as the page has them."""
-    start, query = (shlex.split(block) for block in blocks("harlequin.md", "bash"))
+    _, start, query = (shlex.split(block) for block in shown_in(DOCS / "harlequin.md", "bash"))
     assert start == ["harlequin", "--read-only", VIEWS]
     views = str(data / "views.duckdb")
     shown = run_tool(str(TESTS / "programs" / "harlequin_screen.py"), views, BY_PLACE, cwd=tmp_path)

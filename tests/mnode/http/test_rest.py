@@ -9,7 +9,6 @@ import gc
 import gzip
 import http.client
 import json
-import re
 import shlex
 import shutil
 import socket
@@ -27,6 +26,7 @@ from kits.basics.external_servers import free_port
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 from kits.engines.embedded import Embedded
+from kits.pages.examples import shown_in
 from sqlglot import exp
 
 from penstock.common.admission import ConnectionBounds
@@ -559,13 +559,13 @@ def test_secrets_in_requests_are_not_logged(db: Embedded, client: Client) -> Non
 @pytest.mark.skipif(CURL is None, reason="curl isn't there")
 def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
     """The commands of docs/server.md do what it says."""
-    section = (ROOT / "docs" / "server.md").read_text().partition("## Over HTTP")[2].partition("\n## ")[0]
-    commands = re.findall(r"^    (curl .*)$", section, re.MULTILINE)
-    (printed,) = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
+    page = ROOT / "docs" / "server.md"
+    commands = [line for block in shown_in(page, "bash") for line in block.splitlines() if line.startswith("curl ")]
+    (printed,) = shown_in(page, "json")
     db.all("CREATE USER ada PASS 'correct-horse' ROLE admin", "CREATE DATABASE power KEEP 36500")
     said = [subprocess.run([*shlex.split(command.replace(":8080", f":{client.port}")), "-sS"], check=True,
                            capture_output=True, text=True, timeout=60).stdout for command in commands]
-    assert said == ["", f"{printed}\n"]
+    assert said == ["", printed]
 
 
 # --- the engine's own listener ---------------------------------------------------------------------------------------

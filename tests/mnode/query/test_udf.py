@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kits.basics.places import ROOT
 from kits.engines.embedded import Embedded
 from kits.streams.product_function import PRODUCT
 
@@ -23,7 +21,6 @@ from penstock.common.errors import (
     SqlSyntaxError,
     UserFunctionError,
 )
-from penstock.shell.terminal.script import SqlText, split_all
 
 CODE = '''
 import datetime
@@ -463,24 +460,3 @@ def test_all_types_go_in_and_come_out(db: Embedded, tmp_path: Path) -> None:
         assert table.column("x").to_pylist() == [value], kind
         assert table.column("y").to_pylist() == [None], kind
     assert pa.types.is_float32(db.execute("select same5(1)").table.column(0).type)  # type: ignore[union-attr]
-
-
-# --- the documentation --------------------------------------------------------------------------------------------
-
-
-def test_the_example_of_the_page_works(tmp_path: Path) -> None:
-    """The page's module and statements do what the page says."""
-    page = (ROOT / "docs" / "udf.md").read_text("utf-8")
-    code, = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    statements, = re.findall(r"^```sql\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "udf").mkdir()
-    (tmp_path / "udf" / "comfort.py").write_text(code)
-    db = Embedded(tmp_path)
-    try:
-        results = [db.run(piece.text) for piece in split_all(statements) if isinstance(piece, SqlText)]
-        assert "gives 68 and 41, the second 10 for the ground floor and NULL for the attic" in page
-        assert results[-2] == [(68.0,), (41.0,)]
-        assert results[-1] == [(0, pytest.approx(10.0)), (1, None)]
-        assert db.run("select stream_name from information_schema.ins_streams") == [("warmth",)]
-    finally:
-        db.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from kits.basics.external_servers import Postgres
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 from kits.engines.sandboxes import T0, TestBed
+from kits.pages.examples import shown_in
 
 import penstock
 from penstock.common.errors import ConnectionFailedError, InUseError, NotFoundError, NotSupportedError, PenstockError
@@ -120,7 +120,7 @@ def test_a_restart_needs_no_server(postgres: Postgres, fleet: Any, tmp_path: Pat
 
 def test_the_readme_leads_from_a_broker_into_postgres(postgres: Postgres, tmp_path: Path) -> None:
     """The statements of the README work; its messages are rows here, and its server is the test's."""
-    [text] = re.findall(r"^```sql\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    [text] = shown_in(ROOT / "README.md", "sql")
     (tmp_path / "secret").write_text(postgres.password)
     text = text.replace("host='127.0.0.1', database='plant', username='pen', password='file:/run/secrets/store'", (
         f"host='127.0.0.1', port='{postgres.port}', sslmode='disable', database='{postgres.database}', "
