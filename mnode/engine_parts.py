@@ -21,7 +21,7 @@ from penstock.mnode.checkpoints.checkpoint_copies import CheckpointShelf, Checkp
 from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.controller.stream_controller import StreamController
-from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds
+from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds, result_limits
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.ddl.alter_table import TableAlterations
 from penstock.mnode.ddl.child_creation import ChildCreator
@@ -167,7 +167,7 @@ class EngineParts:
             self.services, self.streams.known, self.streams.planning, self.queries.run_planned, of.activity).answer
         self.calculations = Calculations(
             self.services, self.streams.known, self.streams.planning, self.queries, of.activity, of.writing,
-            self.children)
+            self.children, result_limits(of.config))
         self.results.take_fired, self.results.fire = self.calculations.take, self.calculations.fire
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 

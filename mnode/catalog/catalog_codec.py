@@ -220,15 +220,19 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
         **value,
         "asked": AskedStream(**value["asked"]),
         "uses": StreamUses(
-            tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in uses["reading"]),
+            _reads(uses["reading"]),
             tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
             uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE],
-            tuple((database, name) for database, name in uses.get("views", ()))),
+            tuple((database, name) for database, name in uses.get("views", ())), _reads(uses.get("queried", ()))),
         "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
         "pause": None if pause is None else PauseCause(**pause),
         "unlike": None if unlike is None else Unlike(**unlike),
         "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),
     })
+
+
+def _reads(values: Iterable[dict[str, Any]]) -> tuple[TableRead, ...]:
+    return tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in values)
 
 
 def ingest_from_json(value: dict[str, Any]) -> IngestRecord:

@@ -82,7 +82,7 @@ class StreamUses:
     `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` are the names of the
     users' functions that it calls, `connections` those of the connections that it uses. `external_table` is the table
     that it looks up in as it was, if it is of an external server. `views`: those that it reads, by database and name,
-    and those that these read.
+    and those that these read. `queried`: the tables that the query of a trigger reads.
     """
 
     reading: tuple[TableRead, ...] = ()
@@ -91,6 +91,7 @@ class StreamUses:
     dlq: tuple[str, str] | None = None
     external_table: dict[str, Any] | None = None
     views: tuple[tuple[str, str], ...] = ()
+    queried: tuple[TableRead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +153,12 @@ class StreamRecord:
     def reads(self, table: Table) -> bool:
         """Whether it reads rows of this table, and couldn't go on without it."""
         return any(read.uid == table.storage_uid and (table.kind != "child" or read.child_uid == table.uid)
-                   for read in self.uses.reading)
+                   for read in (*self.uses.reading, *self.uses.queried))
 
     def reads_column(self, table: Table, physical: str) -> bool:
         """Whether it reads this column of a table."""
-        return any(read.uid == table.uid and physical in read.columns for read in self.uses.reading)
+        return any(read.uid == table.uid and physical in read.columns
+                   for read in (*self.uses.reading, *self.uses.queried))
 
 
 @dataclass(frozen=True, slots=True)

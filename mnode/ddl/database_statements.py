@@ -95,7 +95,8 @@ class DatabaseStatements:
         """Returns the streams that have all of their tables in the database; raises InUseError for other users."""
         inside = []
         for stream in self._catalog.streams.all():
-            *sources, target = (self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid))
+            queried = (read.uid for read in stream.uses.queried)
+            *sources, target = map(self._catalog.table_by_uid, (*stream.source_uids, *queried, stream.target_uid))
             read = {table.database for table in sources if table is not None} | {home for home, _ in stream.uses.views}
             touched = read if target is None else read | {target.database}
             if database in touched:

@@ -174,15 +174,19 @@ class Queries:
         """Returns what a query reads as of a cut, for `run_as_of`; see `Scans.as_of`."""
         return self._scans.as_of(session, plan.scans, versions, instead)
 
-    def run_given(self, plan: QueryPlan, session: Session, instead: Mapping[int, GivenRows]) -> pa.Table:
+    def run_given(
+        self, plan: QueryPlan, session: Session, instead: Mapping[int, GivenRows], limits: ResultLimits = UNLIMITED
+    ) -> pa.Table:
         """Does what `run_planned` does, as if some tables held other rows; see `Scans.as_of`."""
-        return self.run_as_of(plan, session, self._scans.seen_by(session, plan.scans, instead))
+        return self.run_as_of(plan, session, self._scans.seen_by(session, plan.scans, instead), limits)
 
-    def run_as_of(self, plan: QueryPlan, session: Session, read: ScansOf) -> pa.Table:
+    def run_as_of(
+        self, plan: QueryPlan, session: Session, read: ScansOf, limits: ResultLimits = UNLIMITED
+    ) -> pa.Table:
         """Does what `run_planned` does, as of the cut of what it reads."""
         running = self._activity.current()
         with (self._place(running, session),
-              OpenQuery(plan, read, self._backend(plan, running), running, UNLIMITED) as rows):
+              OpenQuery(plan, read, self._backend(plan, running), running, limits) as rows):
             return rows.table()
 
     def _opened(self, plan: QueryPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:

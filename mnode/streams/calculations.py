@@ -17,7 +17,9 @@ from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.query.activity import Activity
+from penstock.mnode.query.query_runner import ResultLimits
 from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.query.table_scans import GivenRows
 from penstock.mnode.streams.calculated_results import (
     ComputedWindows,
     Results,
@@ -41,6 +43,7 @@ from penstock.mnode.streams.periods import Periods, Tick
 from penstock.mnode.streams.stream_planning import AskedCalculation, StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.result_children import ResultChildren
+from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES
 from penstock.planner.task_plans.stream_plan import CalculationPlan, PeriodPlan, StreamPlan
@@ -122,9 +125,10 @@ class Calculations:
 
     def __init__(
         self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, queries: Queries,
-        activity: Activity, writing: SharedLock, children: ChildCreator,
+        activity: Activity, writing: SharedLock, children: ChildCreator, limits: ResultLimits,
     ) -> None:
-        """`writing` is shared while rows are written, so that tables don't change their vnodes meanwhile."""
+        """`writing` is shared while rows are written, so that tables don't change their vnodes meanwhile. `limits`: how
+        much a query may give."""
         self._services = services
         self._storage = services.storage
         self._known = known
@@ -133,6 +137,7 @@ class Calculations:
         self._activity = activity
         self._writing = writing
         self._children = children
+        self._limits = limits
         self._periods = Periods(services, known, queries)
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
@@ -192,13 +197,12 @@ class Calculations:
             window.event in job.calculation.events and not (by_clock and window.opened)))
         gone = [window for window in due if window.gone]
         windows = [window for window in due if not window.gone]
-        with self._activity.statement(0, f"calculation of stream {job.stream.name}"):
-            if by_clock:
-                job.ticks = self._periods.ticks_of(job.stream, job.plan, job.executions, fired)
-                windows = self._with_rows(job, windows)
-            job.known = self._executions_of(job, due)
-            computed = self._computed(job, windows)
-            results = self._results(job, computed)
+        if by_clock:
+            job.ticks = self._periods.ticks_of(job.stream, job.plan, job.executions, fired)
+            windows = self._with_rows(job, windows)
+        job.known = self._executions_of(job, due)
+        computed = self._computed(job, windows)
+        results = self._results(job, computed)
         with self._writing.shared():
             self._services.stores.results.check_attempt(stream_id, request.attempt, request.task)
             self._write(job, results, windows, gone, writes[-1])
@@ -347,7 +351,7 @@ class Calculations:
             query, asked.trigger, asked.does, Name(job.executions.name, job.executions.database), bounds_of(windows),
             job.clock_of(windows[0]), by_table=asked.by_table), asked.catalog, asked.session)
         rows = _FiredRows(self._rows_of(job, windows, no_results(len(windows))).batch)
-        return self._queries.run_given(plan, asked.session, {job.executions.uid: rows})
+        return self._run(job, plan, {job.executions.uid: rows}, f"{len(windows)} windows")
 
     def _of_one(self, job: _Job, query: Query, window: FiredWindow) -> pa.Table:
         asked = job.asked
@@ -357,7 +361,12 @@ class Calculations:
         values = constants(asked.does, asked.trigger, window.start, window.start if window.end is None else window.end,
                            window.rows, window.group.id, job.fired_ns(window), groups, job.clock_of(window))
         plan = plan_query(for_one(query, asked.trigger, values, by_table=asked.by_table), asked.catalog, asked.session)
-        return self._queries.run_given(plan, asked.session, {})
+        return self._run(job, plan, {}, f"the window at {window.start}")
+
+    def _run(self, job: _Job, plan: BatchPlan, instead: Mapping[int, GivenRows], of: str) -> pa.Table:
+        """Runs a query of windows as a statement of its own, which has its time, and can be ended alone."""
+        with self._activity.statement(0, f"stream {job.stream.name}: query of {of}"):
+            return self._queries.run_given(plan, job.asked.session, instead, self._limits)
 
     def _results(self, job: _Job, computed: ComputedWindows) -> Results:
         """Returns results as the table stores them; windows with one that it can't hold have none."""

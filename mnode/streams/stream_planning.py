@@ -43,7 +43,7 @@ from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
-from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Select, SessionWindow
+from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Query, Select, SessionWindow
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
@@ -231,10 +231,12 @@ class StreamPlanning:
             known = codec.table_to_json(external_table(looked_up.connection, looked_up.table, looked_up.described), ())
         asked = parse_one(record.asked.text)
         assert isinstance(asked, CreateStream)
-        views = views_below(asked.query, record.asked.database or "", self._services.catalog)
-        uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
-                          _besides(plan), known,
-                          tuple(sorted((view.database, view.name) for view in views)))
+        views = {(view.database, view.name) for query in _queries_of(asked)
+                 for view in views_below(query, record.asked.database or "", self._services.catalog)}
+        queried = () if plan.calculation is None else tuple(
+            TableRead(table.uid, table.child_uid, table.columns) for table in plan.calculation.reads)
+        uses = StreamUses(tuple(reading), plan.function_names, plan.connections, _besides(plan), known,
+                          tuple(sorted(views)), queried)
         return replace(record, uses=uses, plan=stored_plan.encode(stored))
 
     def asked(self, statement: CreateStream, session: Session) -> AskedStream:
@@ -340,6 +342,12 @@ class StreamPlanning:
         if table is None:
             raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
         return table
+
+
+def _queries_of(statement: CreateStream) -> tuple[Query, ...]:
+    """Returns the query whose rows or windows count, and that of a trigger."""
+    queried = None if statement.calculation is None else statement.calculation.query
+    return (statement.query,) if queried is None else (statement.query, queried)
 
 
 def _besides(plan: StreamPlan) -> tuple[str, str] | None:

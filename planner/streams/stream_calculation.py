@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from sqlglot import exp
 
@@ -15,8 +16,8 @@ from penstock.planner.lower.stages import TBNAME
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import with_length
-from penstock.planner.task_plans.stream_plan import CalculationPlan
-from penstock.sql.schema import CatalogView, Column, Session
+from penstock.planner.task_plans.stream_plan import CalculationPlan, QueriedTable
+from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.tree.fired_queries import (
     OF_ALL,
     OF_CLOCK,
@@ -77,6 +78,7 @@ def plan_calculation(
     assert does is not None
     check_placeholders(does, grouped_by_table=by_table)
     columns: tuple[Column, ...] = ()
+    uses = _Uses()
     if does.query is not None:
         _check_tables(does.query, catalog, session)
         sample = sample_values(does, statement.select, [with_length(kind) for kind in groups])
@@ -87,12 +89,43 @@ def plan_calculation(
             placed.change(source_text=statement.source_text, source_start=statement.source_start)
             return plan_query(placed, catalog, session)
 
-        columns = _result_columns(statement, planned(does.query), precision)
+        batch = planned(does.query)
+        columns, uses = _result_columns(statement, batch, precision), _uses(does.query, batch, catalog, session)
         if does.where is not None:
             planned(only_told(does.query, does.where, [column.name for column in columns]))
         if does.force_output:
             planned(forced(does.query))
-    return CalculationPlan(columns, f"{statement.name}_executions", 0, does.events)
+    return CalculationPlan(columns, f"{statement.name}_executions", 0, does.events, *uses)
+
+
+class _Uses(NamedTuple):
+    """The last fields of a CalculationPlan."""
+
+    reads: tuple[QueriedTable, ...] = ()
+    functions: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
+
+
+def _uses(query: Query, batch: BatchPlan, catalog: CatalogView, session: Session) -> _Uses:
+    """Returns what a query can't do without, beside views."""
+    found: dict[int, tuple[Table, set[str]]] = {}
+    for scan in batch.scans:
+        if scan.table.kind in ("super", "normal", "child"):
+            found.setdefault(scan.table.uid, (scan.table, set()))[1].update(scan.columns)
+    connections = set()
+    for source in tables_of(query):
+        if isinstance(source, ExternalSource):
+            connections.add(source.connection.name)
+        elif source.name.database != TRIGGER:
+            table = catalog.table(source.name.database or session.database or "", source.name.name)
+            if table is not None and table.kind != "system":
+                found.setdefault(table.uid, (table, set()))
+    reads = [QueriedTable(
+        table.storage_uid, table.uid if table.kind == "child" else None,
+        tuple(column.physical for column in (*table.columns, *table.tags) if column.name in names))
+        for table, names in found.values()]
+    return _Uses(tuple(reads), tuple(dict.fromkeys(call.function.name for call in batch.functions)),
+                 tuple(sorted(connections)))
 
 
 def _result_columns(statement: CreateStream, batch: BatchPlan, precision: Precision) -> tuple[Column, ...]:

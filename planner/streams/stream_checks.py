@@ -30,7 +30,8 @@ def check_shape(stream: StreamContext) -> None:
             if spec is not None and not spec.in_stream and not stream.rows.has_column(node.name):
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
                                          position=stream.position(node))
-    for call in found_in(stream.statement, exp.Anonymous):
+    given = (stream.statement.query, stream.statement.target)  # what a trigger has computed is asked when it fires
+    for call in (call for part in given for call in found_in(part, exp.Anonymous)):
         spec = function_of(call)
         if spec is not None and spec.category == "scalar" and not spec.in_stream:
             raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "

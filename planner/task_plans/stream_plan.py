@@ -600,18 +600,33 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
+class QueriedTable:
+    """A table that the query of a trigger reads: a super or a normal table, of which `child_uid` may be the only child
+    that counts. `columns`: their physical names.
+    """
+
+    uid: int
+    child_uid: int | None
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CalculationPlan:
     """What is computed whenever a window of the trigger is done, by the engine: sink tasks hand over windows, whose
     columns are the sink's.
 
     `columns`: of the result table, or of what is told. `table`: that of the executions, in the sink's database; its
-    `uid` is 0 until it is created. `events`: what fires.
+    `uid` is 0 until it is created. `events`: what fires. `reads`: the tables that the query reads, beside the names of
+    the users' functions that it calls and of the connections that it uses.
     """
 
     columns: tuple[Column, ...]
     table: str
     uid: int
     events: tuple[NotifyEvent, ...]
+    reads: tuple[QueriedTable, ...] = ()
+    functions: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -723,14 +738,16 @@ class StreamPlan:
     @property
     def function_names(self) -> tuple[str, ...]:
         """The users' functions that the stream calls, each once."""
-        return tuple(dict.fromkeys(call.function.name for call in self.functions))
+        queried = () if self.calculation is None else self.calculation.functions
+        return tuple(dict.fromkeys((*(call.function.name for call in self.functions), *queried)))
 
     @property
     def connections(self) -> tuple[str, ...]:
         """The names of the connections that the stream uses, each once."""
         used = (self.sink.external.connection if self.sink.external is not None else None,
                 self.source.lookup.connection if self.source.lookup is not None else None)
-        return tuple(dict.fromkeys(name for name in used if name is not None))
+        queried = () if self.calculation is None else self.calculation.connections
+        return tuple(dict.fromkeys(name for name in (*used, *queried) if name is not None))
 
     @property
     def emits_at_checkpoints(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
+from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
 from penstock.mnode.streams.calculations import Calculations
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.worker_environment import notifier_of
@@ -625,6 +625,34 @@ def test_an_engine_finds_what_others_computed(tmp_path: Path) -> None:
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_what_only_the_query_reads_stays(bed: Bed) -> None:
+    """Tables, columns, tags, views, functions and databases; what the stream doesn't read can go."""
+    bed.all("CREATE DATABASE other VGROUPS 1", "CREATE TABLE other.p (ts TIMESTAMP, w INT, unused INT)",
+            "CREATE VIEW seen AS SELECT ts, w FROM o", "ALTER TABLE o ADD COLUMN unused INT")
+    bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, (SELECT max(w) FROM seen) w, (SELECT count(w) FROM other.p) n, "
+                                 "(SELECT max(x) FROM m WHERE site = 2) x")
+    for statement in ("DROP TABLE o", "ALTER TABLE o DROP COLUMN w", "DROP TABLE other.p", "DROP DATABASE other",
+                      "ALTER TABLE other.p DROP COLUMN w", "ALTER STABLE m DROP COLUMN x",
+                      "ALTER STABLE m DROP TAG site", "DROP VIEW seen"):
+        with pytest.raises(InUseError, match="stream s"):
+            bed.execute(statement)
+    bed.all("ALTER TABLE other.p DROP COLUMN unused", "DROP STREAM s", "DROP TABLE other.p", "DROP VIEW seen",
+            "DROP TABLE o")
+
+
+def test_a_query_has_the_bounds_of_queries() -> None:
+    """Rows and time; the window whose query exceeds them fails, and others don't."""
+    with Bed(now_ms=T0, config={"timezone": "UTC", "resultRowsMax": 100}) as bed:
+        assert isinstance(bed, Bed)
+        bed.set_up()
+        rows = "SELECT unnest(range(v)) n FROM %%trows"
+        bed.stream(f"{TENS} FROM a", f"SELECT CAST(_twstart + n AS TIMESTAMP) ts, 1 c FROM ({rows})", options=NO_GAPS)
+        bed.put("a", *((10 * n, 1000 if n == 2 else 1, 0) for n in range(6)))
+        assert [row[0] for row in bed.results()] == [0, 10000, 30000, 40000]
+        (problem,) = (problem for _, problem in bed.executions("ts, problem") if problem is not None)
+        assert "more than 100 rows" in problem
 
 
 @pytest.mark.parametrize(("trigger", "query", "message"), [
