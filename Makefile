@@ -5,7 +5,7 @@ BIN := .venv/bin
 OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|profile|by_night)' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz bench docs site sim lock audit clean
+.PHONY: help demo solar test quick check nightly fuzz figures docs site sim lock audit clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -40,8 +40,8 @@ nightly: $(READY)  ## What tests do many times over, more often: 20,000 random s
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 	PYTHONPATH=tests $(BIN)/python -m programs.fuzz --minutes $(or $(MINUTES),10) $(ARGS)
 
-bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
-	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)
+figures: $(READY)  ## Measures what docs/performance.md has, in a quarter of an hour, and writes it; with Flink if FLINK_PYTHON names a Python that has it.
+	$(BIN)/python -m bench.pages $(if $(FLINK_PYTHON),--flink-python $(FLINK_PYTHON)) $(ARGS)
 
 site: $(READY)  ## The documentation as web pages, in build/site.
 	@scripts/make_site $(ARGS)

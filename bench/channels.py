@@ -82,20 +82,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _channels(count, server) as channels:
         for at in range(0, count, _AT_ONCE):
             _all_at_once(channels[at : at + _AT_ONCE], Watermark(1))
-        figures: dict[str, Any] = {"channels": count, "opening, s of processors": time.process_time() - begun}
+        figures: dict[str, Any] = {"channels": count, "opening_cpu_s": time.process_time() - begun}
         figures |= {what: value - before[what] for what, value in _held().items()}
         rounds, small = max(1, _FRAMES // count), _block(10)
         begun = time.process_time()
         for _ in range(rounds):
             _all_at_once(channels, small)
-        figures["10 rows in all at once, µs a block"] = (time.process_time() - begun) / rounds / count * 1e6
+        figures["ten_rows_us"] = (time.process_time() - begun) / rounds / count * 1e6
         for rows, times in ((10, 1500), (2_000, 200), (50_000, 60)):
             block, begun = _block(rows), time.process_time()
             for _ in range(times):
                 _all_at_once(channels[:1], block)
-            figures[f"{block.nbytes} bytes in one, µs"] = (time.process_time() - begun) / times * 1e6
+            figures[f"{block.nbytes}_bytes_us"] = (time.process_time() - begun) / times * 1e6
     server.shutdown()
-    sys.stdout.write(json.dumps({what: round(value, 2) for what, value in figures.items()}, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps({what: round(value, 2) for what, value in figures.items()}) + "\n")
     return 0
 
 

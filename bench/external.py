@@ -4,7 +4,7 @@
 put them into super tables; a stream joins the rows of each site, and upserts a result per site and ten seconds. A
 worker is killed (SIGKILL) when 30 % of the messages are sent, the engine at 60 %. Afterwards single windows are sent,
 and the time until PostgreSQL has their results is taken. In the end its table must be the answer of DuckDB over all
-messages, and the super tables must have each message's row once. The last line is one of docs/performance.md's table.
+messages, and the super tables must have each message's row once. It prints a JSON line.
 A run that isn't through in time says what the engine says of itself, and ends with 1, as one with a wrong answer
 does. Brokers and PostgreSQL are processes of this machine; the Kafka brokers are those that librdkafka simulates.
 """
@@ -16,7 +16,6 @@ import json
 import math
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import duckdb
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -37,6 +37,8 @@ from kits.engines.engine_process import workers_below  # noqa: E402
 from kits.engines.serve_kit import Served  # noqa: E402
 
 import penstock  # noqa: E402
+from bench.figures import percentiles  # noqa: E402
+from penstock import __version__  # noqa: E402
 from penstock.common.errors import PenstockError  # noqa: E402
 
 METERS, SITES = 100, 10
@@ -254,12 +256,12 @@ def main() -> int:
                 return run.run()
             except NotInTimeError:
                 signal.alarm(_STORY_S)
-                print(run.story(), flush=True)
+                print(run.story(), file=sys.stderr, flush=True)
                 raise
             finally:
                 signal.alarm(0)
     except NotInTimeError:
-        print(f"FAILED: not through within {options.timeout} seconds")
+        print(json.dumps({"measure": "external", "failed": f"not through within {options.timeout} seconds"}))
         return 1
     finally:
         signal.alarm(0)
@@ -334,21 +336,16 @@ class Run:
         self._send(seconds + CLOSING_S)
         self._await(lambda: self._results() >= seconds // WINDOW_S * SITES)
         done_s = time.monotonic() - started
-        print(f"{seconds * PER_SECOND:,} messages by {options.broker}: sent in {sent_s:.1f} s, all results in "
-              f"PostgreSQL after {done_s:.1f} s, {seconds * PER_SECOND / done_s:,.0f} messages/s", flush=True)
         delays = [self._delay_ms() for _ in range(options.windows)]
-        latency = "-"
-        if delays:
-            latency = f"{statistics.median(delays):.0f} ms ({len(delays)})"
-            print(f"a window's results after what closes it: median {latency}, longest {max(delays):.0f} ms")
         lost = self.lost_rows(_LAST_ROWS_S)
         results, wrong = self.wrong_results()
-        print(f"load average {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
-        kills = "none" if options.no_kills else "worker, engine"
-        print(f"| {options.broker} | {seconds * PER_SECOND:,} | {kills} | {results:,} | {wrong} | {done_s:.1f} | "
-              f"{seconds * PER_SECOND / done_s:,.0f} | {latency} |")
-        if lost or wrong:
-            print("FAILED: the answer is wrong")
+        print(json.dumps({
+            "measure": "external", "version": __version__, "broker": options.broker, "messages": seconds * PER_SECOND,
+            "kills": [] if options.no_kills else ["worker", "engine"], "results": results, "wrong": wrong,
+            "sent_seconds": round(sent_s, 1), "seconds": round(done_s, 1),
+            "messages_per_second": round(seconds * PER_SECOND / done_s), "load": round(load, 1),
+            **({"latency_ms": percentiles(np.array(delays))} if delays else {}),
+            **({"failed": "the answer is wrong"} if lost or wrong else {})}), flush=True)
         return 1 if lost or wrong else 0
 
     def _delay_ms(self) -> float:
@@ -369,12 +366,13 @@ class Run:
 
         def kill_worker() -> None:
             self._plant.kill_worker()
-            print("a worker was killed", flush=True)
+            print("a worker was killed", file=sys.stderr, flush=True)
 
         def kill_engine() -> None:
             started = time.monotonic()
             self._plant.kill_engine()
-            print(f"the engine was killed, and serves again after {time.monotonic() - started:.1f} s", flush=True)
+            print(f"the engine was killed, and serves again after {time.monotonic() - started:.1f} s", file=sys.stderr,
+                  flush=True)
 
         return [(0.3, kill_worker), (0.6, kill_engine), nothing]
 
@@ -429,7 +427,7 @@ class Run:
             wanted = duckdb.execute(answer, [self._sent]).fetchall()
             there = partial(self._says, statement, wanted)
             if not self._await(there, 0.2, patience_s):
-                print(f"{statement}: {self._plant.rows(statement)} instead of {wanted}")
+                print(f"{statement}: {self._plant.rows(statement)} instead of {wanted}", file=sys.stderr)
                 lost = True
         return lost
 
@@ -444,8 +442,7 @@ class Run:
         found = {key: row for key, row in found.items() if key[0] < closed}
         wrong = [key for key in answer.keys() | found.keys() if answer.get(key) != found.get(key)]
         for key in sorted(wrong)[:10]:
-            print(f"window {key[0]} of site {key[1]}: {found.get(key)} instead of {answer.get(key)}")
-        print(f"{len(answer):,} results, {len(wrong)} differ from DuckDB's")
+            print(f"window {key[0]} of site {key[1]}: {found.get(key)} instead of {answer.get(key)}", file=sys.stderr)
         return len(answer), len(wrong)
 
 

@@ -161,7 +161,7 @@ def measure_inserts(folder: Path, statements: int, threads: Sequence[int]) -> It
         for count in (threads[0], *threads):  # the first time warms up
             seconds, cpu = _insert(folder / "inserts", count, statements // count, first)
             first += statements
-            found = {"measure": "insert", "rows_per_statement": 1, "threads": count,
+            found = {"measure": "insert", "engine": "penstock", "rows_per_statement": 1, "threads": count,
                      "statements_per_second": round(statements / seconds),
                      "cpu_us_per_statement": round(cpu / statements * 1e6, 1)}
             if first > _FIRST_MS + statements:

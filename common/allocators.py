@@ -17,7 +17,7 @@ def share_heaps_between_threads() -> None:
 
     A heap keeps what its thread has freed. Arrow's default, mimalloc, has one per thread, and glibc up to eight per
     core; a server has a thread per connection, so its memory grew with the number of clients. jemalloc shares a few
-    heaps, and is as fast (docs/performance.md, "Many connections"). Processes started later inherit Arrow's part.
+    heaps, and is as fast (bench/README.md). Processes started later inherit Arrow's part.
 
     Call it before pyarrow is imported: Arrow looks at its environment once. What the environment says already stays.
     Elsewhere than on Linux it does nothing.

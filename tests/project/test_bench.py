@@ -21,7 +21,6 @@ from bench.load import Schedule, play, receive, start_sender, wait_for
 from bench.neighbours import ratios
 from bench.profiling import profile
 from bench.queries import ACCOUNTS_COLUMN, ACCOUNTS_MINUTE, QUERIES, Query
-from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
 from bench.soak import Sample, phases, summary
 
@@ -189,54 +188,6 @@ def test_every_part_has_jobs() -> None:
         assert list(part(options)), name
         if name not in ("growth", "groups"):  # their series are what they are
             assert all(job.arguments["query"].name == "q4" for job in part(replace(options, queries=["q4"])))
-
-
-def throughput(engine: str, rows_per_second: int, **more: object) -> dict[str, object]:
-    return {"part": "throughput", "measure": "throughput", "engine": engine, "query": "q1", "rows": 1000,
-            "trigger": "WINDOW_CLOSE", "rows_per_second": rows_per_second, "rows_per_cpu_second": rows_per_second // 2,
-            "result_rows": 10, "first_result_seconds": 0.1, "checkpoint_seconds": 0.2, "penstock": "0.1.0",
-            "memory_mib": {"rss": 2, "pss": 1}, "cores": 2, "load": 1.0, **more}
-
-
-def test_a_report_compares_with_the_best_peer() -> None:
-    """The ratio is to the faster peer, DuckDB's batch isn't one, and of equal measurements the last counts."""
-    text = report([throughput("penstock", 1_000_000), throughput("penstock", 3_000_000),
-                   throughput("spark-memory", 500_000), throughput("spark-rocksdb", 400_000),
-                   throughput("duckdb-batch", 9_000_000)])
-    assert "| q1 | 3 M | 500 k | 400 k | 9 M | 6.0 |" in text
-    assert "Preliminary" not in text
-    assert "Preliminary" in report([throughput("penstock", 1, load=9.5)])
-
-
-def test_a_report_draws_growth() -> None:
-    """A series is a table in the order of its sizes with two pictures, and no part of the other tables."""
-    text = report([throughput("penstock", 2_000_000, series="streams", size=size, streams=1, checkpoint_seconds=1.0,
-                              memory_mib={"rss": 2, "pss": size // 1000}) for size in (100_000, 1_000)])
-    assert "peers" not in text
-    assert text.index("| 1 k | q1 |") < text.index("| 100 k | q1 |")
-    assert text.count('x-axis ["1 k", "100 k"]') == 2
-    assert "bar [1, 100]" in text
-
-
-def test_a_report_has_many_groups_beside_peers() -> None:
-    """A line for each engine and form of results, a column for each number of groups, and a picture of each of ours."""
-    text = report([throughput(engine, 1_000_000, series="groups", size=size, query=query)
-                   for size in (200_000, 200) for engine, query in (
-                       ("flink-hashmap", "accounts"), ("penstock", "accounts_column"), ("penstock", "accounts"))])
-    assert "| engine | query | 200 | 200 k |" in text
-    assert text.index("| penstock | accounts |") < text.index("| penstock | accounts_column | 500 k | 500 k |")
-    assert text.index("| penstock | accounts_column |") < text.index("| flink-hashmap | accounts | 500 k | 500 k |")
-    assert text.count('x-axis ["200", "200 k"]') == 2
-
-
-def test_a_report_goes_between_its_marks() -> None:
-    """The rest of the document stays; a document without marks is refused."""
-    document = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    once = replaced(document, "new\n")
-    assert once == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    assert replaced(once, "new\n") == once
-    with pytest.raises(ValueError, match="no part between"):
-        replaced("nothing", "new")
 
 
 # --- soak ------------------------------------------------------------------------------------------------------------

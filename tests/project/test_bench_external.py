@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -71,8 +72,9 @@ def test_results_equal_those_of_all_messages(
     run = Run(plant, postgres, broker, stack, Namespace(broker=kind, messages=2_200, windows=2, no_kills=False))
     with postgres.connect() as store:
         assert run.run() == 0
-        said = capsys.readouterr().out
-        assert said.splitlines()[-1].startswith(f"| {kind} | 2,200 | worker, engine | 40 | 0 | ")
+        [said] = map(json.loads, capsys.readouterr().out.splitlines())
+        assert {name: said[name] for name in ("broker", "messages", "results", "wrong")} == {
+            "broker": kind, "messages": 2_200, "results": 40, "wrong": 0}
         store.execute("UPDATE hot SET heat = heat + 1 WHERE site = 3 AND _wstart = (SELECT min(_wstart) FROM hot)")
         assert run.wrong_results() == (40, 1)
     plant.execute("DELETE FROM plant.meters WHERE ts = 1700000000001")
