@@ -94,8 +94,7 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
     if lost is not None:
         return lost
     if info.audit is not None and info.audit.mismatches:
-        return Verdict("mismatch", f"{info.audit.mismatches} of the results that the audit has looked at are wrong: "
-                                   "information_schema.ins_stream_incidents has them")
+        return Verdict("mismatch", f"the audit has found {info.audit.mismatches} wrong results: see SHOW INCIDENTS")
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
         why = (f"its state of {mebibytes(full.status.size.bytes or 0)} has nearly reached its limit of "
@@ -114,9 +113,8 @@ def _down(status: StreamStatus) -> str:
     text = f"{status.state}: {status.reason}" if status.reason else status.state
     if status.state != "RESTARTING" or status.alike < _SAME_AGAIN:
         return text
-    return (f"{text}; {status.alike} attempts in a row have failed in this way, so it won't pass by itself: do what "
-            "it asks for, and the stream goes on; if it asks for nothing, the log has the whole error, and a restart "
-            "of the engine ends all processes that may be in the way")
+    return (f"{text}; {status.alike} attempts in a row have failed with this error, so it won't go away by itself: "
+            "follow its hint; if there is none, see the log, or restart the engine, which ends all of its processes")
 
 
 def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> Verdict | None:
@@ -124,8 +122,7 @@ def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Ta
     if not info.state_limit or held < _STATE_FULL * info.state_limit:
         return None
     task = max(reports, key=lambda report: report.status.size.bytes or 0).status.task
-    why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
-           f"{mebibytes(info.state_limit)}, is there")
+    why = f"it has most of the stream's state, {mebibytes(held)} of STATE_LIMIT {mebibytes(info.state_limit)}"
     return Verdict("state", _sentence(names(task), why), task)
 
 
@@ -133,8 +130,8 @@ def _without_intake(reports: Sequence[TaskReport], names: TaskNames) -> Verdict 
     """Returns the verdict on a source task that reads nothing although its log has more, and nothing keeps it."""
     for report in reports:
         if report.intake is not None and report.intake.unread_s is not None:
-            why = (f"takes nothing in: it has been at version {report.status.log.processed_version} of its log for "
-                   f"{report.intake.unread_s:.0f} s, {report.intake.behind} records behind, and nothing keeps it")
+            why = (f"doesn't read: it has been at version {report.status.log.processed_version} of its log for "
+                   f"{report.intake.unread_s:.0f} s, {report.intake.behind} records behind, without a known cause")
             return Verdict("intake", f"{names(report.status.task)} {why}", report.status.task)
     return None
 
@@ -146,11 +143,11 @@ def _unbalanced(info: StreamInfo, reports: Sequence[TaskReport], names: TaskName
         if account.missing:
             counts = ", ".join(f"{count} {name.replace('_', ' ')}"
                                for name, count in zip(account._fields, account, strict=True) if count)
-            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: nothing is "
-                           f"known of {account.missing} rows; {counts}", task)
+            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: "
+                           f"{account.missing} rows are unaccounted for; {counts}", task)
         if report.intake is not None and report.intake.passed_over:
-            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: it has passed "
-                           f"over {report.intake.passed_over} rows of its log", task)
+            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: it has "
+                           f"skipped {report.intake.passed_over} rows of its log", task)
     return None
 
 
@@ -231,7 +228,7 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames
     task = end.status.task
     why, kind = _why(end)
     if task.operator == "source" and any(report.status.blocked_by == task for report in reports):
-        why += "; others are ahead of its rows by more than MAX_SKEW, and wait"
+        why += "; others wait, since they are ahead of its rows by more than MAX_SKEW"
     if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
     behind = _far_behind(reports)
@@ -243,7 +240,7 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames
     siblings = [report for report in reports if report.status.task.operator == "agg" and report is not end]
     if kind == "busy" and task.operator == "agg" and siblings and (
             (end.busy or 0.0) >= _FAR_BUSIER * (_busiest(siblings).busy or 0.0)):
-        why = f"its groups are far more work than those of its siblings, {end.busy:.0%} busy against at most " \
+        why = f"its groups take far more time than those of other agg tasks, {end.busy:.0%} busy against at most " \
               f"{_busiest(siblings).busy or 0.0:.0%}"
         return Verdict("skew", _sentence(names(task), why), task)
     return Verdict(kind, _sentence(names(task), why), task)
@@ -283,7 +280,7 @@ def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     if not reports:
         return Verdict("healthy", "healthy")
     if not any(_has_more(report) or report.rows_in_rate for report in reports):
-        return Verdict("idle", "idle: everything is read, and nothing new comes")
+        return Verdict("idle", "idle: all rows are processed")
     busiest = _busiest(reports)
     if busiest.busy is None:
         return Verdict("healthy", "healthy")
@@ -291,7 +288,7 @@ def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     gathering_ms = max((round(report.status.pacing.gathering_s * 1000, 1) for report in reports
                         if report.status.pacing.is_at_its_bound), default=0.0)
     if gathering_ms:
-        text += f"; its rows gather for {gathering_ms:g} ms, as long as they may, since its workers are busy"
+        text += f"; rows gather for {gathering_ms:g} ms, the maximum, since its workers are busy"
     return Verdict("healthy", text, busiest.status.task)
 
 

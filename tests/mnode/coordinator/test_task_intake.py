@@ -141,8 +141,8 @@ def test_a_reader_that_yields_nothing_is_told_within_two_seconds(
         insert(bed, 3, 4)
         kind, text = verdict(bed)
         assert kind == "intake"
-        assert re.fullmatch(r"source s/v2 takes nothing in: it has been at version \d of its log for 1 s, [24] records "
-                            "behind, and nothing keeps it", text)
+        assert re.fullmatch(r"source s/v2 doesn't read: it has been at version \d of its log for 1 s, [24] records "
+                            "behind, without a known cause", text)
         ((unread,),) = bed.rows("SELECT unread_seconds FROM information_schema.ins_stream_tasks WHERE level = 'source' "
                                 "AND unread_seconds IS NOT NULL")
         assert unread == pytest.approx(1.0)
@@ -173,7 +173,7 @@ def test_a_reader_that_passes_rows_over_is_told(bed: TestBed, monkeypatch: pytes
     insert(bed, 3)
     insert(bed, 4, 5)
     assert verdict(bed) == (
-        "unbalanced", "source s/v2 is unbalanced in attempt 1: it has passed over 3 rows of its log")
+        "unbalanced", "source s/v2 is unbalanced in attempt 1: it has skipped 3 rows of its log")
     assert bed.rows("SELECT missing_rows FROM information_schema.ins_stream_tasks WHERE level = 'source'") == [(3,)]
 
 
@@ -196,7 +196,7 @@ def test_rows_that_are_lost_on_their_way_are_told(
         insert(bed, 3, 4, 5)
     insert(bed, 6)
     assert verdict(bed) == (
-        "unbalanced", "source s/v2 is unbalanced in attempt 1: nothing is known of 3 rows; 6 taken, 3 handed on")
+        "unbalanced", "source s/v2 is unbalanced in attempt 1: 3 rows are unaccounted for; 6 taken, 3 handed on")
     assert bed.rows("SELECT taken_rows, handed_on_rows, filtered_rows, missing_rows FROM "
                     "information_schema.ins_stream_tasks WHERE level = 'source'") == [(6, 3, 0, 3)]
     bed.kill()

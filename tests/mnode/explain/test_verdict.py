@@ -102,7 +102,7 @@ def test_a_skewed_group_is_named() -> None:
                for n in (0, 1)]
     found = told(*sources, report("agg", 0, busy=0.2), report("agg", 1, busy=0.95, queues=QueueStatus(10)))
     assert found == Verdict(
-        "skew", "agg s1/v3 is the bottleneck: its groups are far more work than those of its siblings, 95% busy "
+        "skew", "agg s1/v3 is the bottleneck: its groups take far more time than those of other agg tasks, 95% busy "
         "against at most 20%", TaskId(7, "agg", 1))
     assert told(*sources, report("agg", 0, busy=0.8), report("agg", 1, busy=0.95)).kind == "busy"
 
@@ -114,8 +114,8 @@ def test_a_source_whose_rows_others_wait_for_is_named() -> None:
         report("source", 1, state="RATE_LIMITED", spent=TimeSpent(limit="its rate limit of 10 rows/s"), blocked=0.9,
                limited=0.9, lag=9),
         report("agg", state="IDLE", blocked_by=TaskId(7, "source", 1), queues=QueueStatus(99)))
-    assert found == Verdict("source", "source s1/v3 is the bottleneck: its rate limit of 10 rows/s; others are ahead "
-                            "of its rows by more than MAX_SKEW, and wait", TaskId(7, "source", 1))
+    assert found == Verdict("source", "source s1/v3 is the bottleneck: its rate limit of 10 rows/s; others wait, "
+                            "since they are ahead of its rows by more than MAX_SKEW", TaskId(7, "source", 1))
 
 
 def test_exhausted_state_is_named() -> None:
@@ -130,8 +130,8 @@ def test_a_stream_near_its_state_limit_is_told_with_the_task_that_has_most() -> 
     """All tasks count together, nine tenths are enough, and no limit is none."""
     reports = [report("source", size=StateSize(10 << 20)), report("agg", 1, size=StateSize(81 << 20))]
     found = verdict(replace(RUNNING, state_limit=100 << 20), reports, NAMES)
-    assert found == Verdict("state", "agg s1/v3 is the bottleneck: most of the stream's state of 91.0 MiB, which has "
-                            "nearly reached its STATE_LIMIT of 100.0 MiB, is there", TaskId(7, "agg", 1))
+    assert found == Verdict("state", "agg s1/v3 is the bottleneck: it has most of the stream's state, 91.0 MiB of "
+                            "STATE_LIMIT 100.0 MiB", TaskId(7, "agg", 1))
     assert verdict(replace(RUNNING, state_limit=102 << 20), reports, NAMES).kind != "state"
     assert verdict(RUNNING, reports, NAMES).kind != "state"
 
@@ -142,7 +142,7 @@ def test_a_stream_that_fails_again_and_again_is_told_what_to_do() -> None:
     assert verdict(held, [], NAMES).text == "RESTARTING: the state is held by process 12"
     text = verdict(replace(held, status=replace(held.status, alike=3)), [], NAMES).text
     assert text.startswith("RESTARTING: the state is held by process 12; 3 attempts in a row have failed")
-    assert "restart of the engine" in text
+    assert "restart the engine" in text
 
 
 def test_an_idle_source_is_no_bottleneck() -> None:
@@ -157,8 +157,8 @@ def test_gathering_at_its_bound_is_told() -> None:
     def text(gathering_s: float, bound_s: float) -> str:
         return told(report("source", rate=100.0, busy=0.3, pacing=Pacing(5, gathering_s, bound_s))).text
 
-    assert text(0.02, 0.02) == ("healthy: source s1/v2 is the busiest, 30% of the time; its rows gather for 20 ms, as "
-                                "long as they may, since its workers are busy")
+    assert text(0.02, 0.02) == ("healthy: source s1/v2 is the busiest, 30% of the time; rows gather for 20 ms, "
+                                "the maximum, since its workers are busy")
     assert text(0.015, 0.02) == text(0.0, 0.02) == text(0.0, 0.0) == (
         "healthy: source s1/v2 is the busiest, 30% of the time")
 
@@ -411,7 +411,7 @@ def test_an_idle_stream_is_told_on_real_tasks(tmp_path: Path) -> None:
         tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname")
     kit.insert(rows(100))
     kit.run()
-    assert watched(kit, 10)[0].text == "idle: everything is read, and nothing new comes"
+    assert watched(kit, 10)[0].text == "idle: all rows are processed"
     kit.close()
 
 

@@ -372,7 +372,7 @@ def test_a_throttled_side(slow: str, options: str, until: int) -> None:
             assert max(kept) < 2 * 2 * 4 * (6 + 500 + 2 * 100) // step * BYTES_PER_ROW
             assert over_state_limit("s", max(held), STATE_LIMIT) is None
             assert len(set(waits)) >= 5
-            assert f"{bottleneck}; others are ahead of its rows by more than MAX_SKEW, and wait" in told
+            assert f"{bottleneck}; others wait, since they are ahead of its rows by more than MAX_SKEW" in told
         else:
             assert over_state_limit("s", max(held), STATE_LIMIT) is not None
             assert waits == []
