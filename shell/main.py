@@ -97,31 +97,31 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=default([]), dest="settings",
                         help="set one configuration key; may be repeated")
     parser.add_argument("--safe-mode", action="store_true", default=default(False),
-                        help="start no stream and no Spark, and change nothing: to look at everything")
+                        help="open the data directory without streams and Spark, and discard all changes")
     parser.add_argument("--debug", action="store_true", default=default(False),
-                        help="show where in the code an error comes from")
+                        help="show the traceback of an error")
 
 
 def _add_server_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
     """Declares how a server is reached; `repeated` keeps what was given before the sub-command's name."""
     default = argparse.SUPPRESS if repeated else None
     parser.add_argument("--host", metavar="HOST", default=default,
-                        help="connect to `penstock serve` there, instead of opening --data; unix:PATH is its socket, "
-                             "several with commas are the nodes of a cluster")
+                        help="connect to a server instead of opening --data: host names of its nodes, separated by "
+                             "commas, or unix:PATH for its socket")
     parser.add_argument("--port", metavar="PORT", type=int, default=default,
-                        help="port of that server (default: flightPort)")
-    parser.add_argument("--user", metavar="USER", default=default, help="log in there; the password is asked for")
+                        help="port of the server (default: flightPort)")
+    parser.add_argument("--user", metavar="USER", default=default, help="log in as this user; prompts for the password")
     parser.add_argument("--password-file", metavar="FILE", default=default,
                         help="read the password from the first line of this file")
     parser.add_argument("--tls-roots", metavar="FILE", default=default,
-                        help="connect by TLS; the certificates to trust, PEM")
+                        help="use TLS; PEM file with the trusted certificates")
 
 
 def _add_shell_options(parser: argparse.ArgumentParser) -> None:
     _add_server_options(parser)
     parser.add_argument("-c", "-s", "--sql", metavar="SQL", action="append",
-                        help="run these statements and leave; may be repeated")
-    parser.add_argument("-f", "--file", metavar="FILE", help="run the statements of a file and leave")
+                        help="run these statements and exit; may be repeated")
+    parser.add_argument("-f", "--file", metavar="FILE", help="run the statements of a file and exit")
     for mode in ("csv", "json", "jsonlines", "line", "markdown"):
         parser.add_argument(f"--{mode}", action="store_const", const=mode, dest="mode", default="box",
                             help=f"show results as {mode}")
@@ -312,10 +312,10 @@ def _run_serve(options: argparse.Namespace) -> int:
 
 
 def _add_top_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", metavar="URL", help="the page of an engine that runs elsewhere (its uiPort)")
-    parser.add_argument("--user", metavar="USER", help="log in there; the password is asked for")
+    parser.add_argument("--url", metavar="URL", help="web page of a running engine: http://HOST and its uiPort")
+    parser.add_argument("--user", metavar="USER", help="log in as this user; prompts for the password")
     parser.add_argument("--password-file", metavar="FILE", help="read the password from the first line of this file")
-    parser.add_argument("--interval", metavar="SECONDS", type=_positive, default=1.0, help="time between two looks (1)")
+    parser.add_argument("--interval", metavar="SECONDS", type=_positive, default=1.0, help="time between updates (1)")
 
 
 def _positive(text: str) -> float:
@@ -332,7 +332,7 @@ def _run_top(options: argparse.Namespace) -> int:
 
 
 def _add_switchover_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", type=int, metavar="NODE", help="the number of the node that is to become active")
+    parser.add_argument("node", type=int, metavar="NODE", help="number of the node that becomes active")
     _add_server_options(parser, repeated=True)
 
 
@@ -353,28 +353,28 @@ def _run_promote(options: argparse.Namespace) -> int:
 
 
 SUB_COMMANDS: tuple[SubCommand, ...] = (
-    SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
+    SubCommand("views", "Write views.sql and views.duckdb, by which other DuckDB processes read tables.", _no_options,
                _run_views),
-    SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
-    SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
+    SubCommand("test", "Run tests of streams in a sandbox with a virtual clock.", _add_test_options, _run_tests),
+    SubCommand("import", "Import CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
-    SubCommand("generate", "Fill a database with rows of made-up devices and say how fast that was, as taosBenchmark.",
+    SubCommand("generate", "Fill a database with generated rows and print the speed, as taosBenchmark does.",
                _add_generate_options, _run_generate),
-    SubCommand("dump", "Write schema, rows and streams of a data directory into files, while an engine runs or not.",
+    SubCommand("dump", "Write schema, rows and streams to files, with or without a running engine.",
                add_dump_options, _run_dump),
-    SubCommand("restore", "Bring what `penstock dump` has written into a data directory.", add_restore_options,
+    SubCommand("restore", "Restore a dump of `penstock dump` into a data directory.", add_restore_options,
                _run_restore),
-    SubCommand("serve", "Serve a data directory to other programs until SIGTERM comes: Arrow Flight SQL.",
+    SubCommand("serve", "Serve a data directory to other programs until SIGTERM.",
                add_serve_options, _run_serve),
-    SubCommand("switchover", "Have the active node of a cluster, named by --host, hand over to another one.",
+    SubCommand("switchover", "Let the active node of a cluster, named by --host, hand over to another node.",
                _add_switchover_options, _run_switchover),
-    SubCommand("promote", "Have the node named by --host become active, whatever it lacks, if no other one is.",
+    SubCommand("promote", "Make the node named by --host active, if no other is, even if it lacks rows.",
                _add_promote_options, _run_promote),
-    SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
-    SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
-    SubCommand("verify", "Compare the results of streams with the queries over their sources, while no engine runs.",
+    SubCommand("top", "Monitor streams and tasks live; keys pause and resume streams.", _add_top_options, _run_top),
+    SubCommand("fsck", "Check a data directory, and repair it with --repair.", add_fsck_options, _run_fsck),
+    SubCommand("verify", "Compare the results of streams with their queries, while no engine runs.",
                add_verify_options, _run_verify, failed=WRONGLY_CALLED),
-    SubCommand("migrate-stream", "Print CREATE STREAM in the other of its two forms, and say what differs.",
+    SubCommand("migrate-stream", "Print CREATE STREAM statements in the other of their two forms, with differences.",
                add_migrate_options, _run_migrate),
-    SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
+    SubCommand("config", "Print every configuration key with its value.", _no_options, _run_config),
 )

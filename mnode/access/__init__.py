@@ -1,4 +1,4 @@
-"""Who is let in, as whom, what they may see and do, and what of it the audit log says.
+"""Users, logins, roles and grants, visibility of objects, and the audit log.
 
 Imports of this part: catalog.
 """

@@ -1,4 +1,4 @@
-"""Work on a whole directory: dump, restore, fsck, a catalog built anew, sandboxes and dry runs.
+"""Tools for a whole data directory: dump, restore, fsck, catalog rebuild, sandboxes, dry runs.
 
 Imports of this part: every other room, and the engine.
 """

@@ -1,4 +1,4 @@
-"""What the mnode knows for good: databases, tables, users, streams and the like; copies of that, and its check.
+"""The catalog: databases, tables, users, streams; its copies and its check.
 
 `catalog.Catalog` is the whole: `table_index` in memory, a repository per kind of entity, one store of entries on disk.
 `catalog_reader` reads the entries, for the engine and for other processes.

@@ -1,4 +1,4 @@
-"""Checkpoints of streams: the state machine that decides, the records that commit them, their backups.
+"""Checkpoints of streams: the state machine, commit records, backups.
 
 Imports of this part: query and what is below.
 """

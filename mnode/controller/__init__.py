@@ -1,4 +1,4 @@
-"""Performs what the coordinator's state machines decide: one thread, its mailbox, and the edges to workers and Spark.
+"""Executes the instructions of the coordinator's state machines: one thread, its mailbox, workers and Spark.
 
 Imports of this part: coordinator and what is below.
 """

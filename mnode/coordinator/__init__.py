@@ -1,4 +1,4 @@
-"""Streams at run time, decided: task graphs, stored plans, statuses, memory, monitoring.
+"""Decisions about running streams: task graphs, stored plans, statuses, memory, monitoring.
 
 Imports of this part: groups and what is below.
 """

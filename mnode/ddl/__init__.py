@@ -1,4 +1,4 @@
-"""Statements that define: databases, tables, views, children, tags, users, functions, connections.
+"""DDL: databases, tables, views, child tables, tags, users, functions, connections.
 
 Imports of this part: dnode and what is below.
 """

@@ -1,4 +1,4 @@
-"""What a dnode does for the mnode: its vnodes' directories, logs and tables served to workers, cuts of streams.
+"""The dnode: directories of vnodes, logs and tables served to workers, cuts of streams.
 
 Imports of this part: access and what is below.
 """

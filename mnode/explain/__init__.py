@@ -1,4 +1,4 @@
-"""What is said of a stream: EXPLAIN, EXPLAIN ANALYZE, and the verdict on what holds it up.
+"""EXPLAIN, EXPLAIN ANALYZE, and the verdict of streams.
 
 Imports of this part: controller and what is below.
 """

@@ -1,4 +1,4 @@
-"""Worker groups and the streams in them, as a state machine: events in, instructions out.
+"""Worker groups and their streams as a state machine: events in, instructions out.
 
 Imports of this part: checkpoints and what is below.
 """

@@ -1,4 +1,4 @@
-"""SQL, line protocol and metrics over HTTP, and the page for a browser.
+"""HTTP: SQL, line protocol, metrics and the web page.
 
 Imports of this part: show and what is below.
 """

@@ -1,4 +1,4 @@
-"""Queries: which rows they scan, the slots that bound them, how they run and are ended.
+"""Queries: table scans, slots, execution and cancellation.
 
 Imports of this part: write and what is below.
 """

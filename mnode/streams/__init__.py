@@ -1,4 +1,4 @@
-"""Statements on streams and ingests: create, control, replace, replay, split; reports of streams.
+"""Statements about streams and ingests: create, control, replace, replay, split; reports of streams.
 
 Imports of this part: explain and what is below.
 """

@@ -1,1 +1,1 @@
-"""Names and expressions of a statement to bound ones: relations, scopes, joins, and what clauses say about time."""
+"""Binding of names and expressions: relations, scopes, joins, and clauses about time."""

@@ -1,1 +1,1 @@
-"""DuckDB SQL as trees: how they are made and printed, and time and quoting in them. Knows no plan."""
+"""DuckDB SQL as trees: construction, printing, time and quoting. Doesn't know plans."""

@@ -1,1 +1,1 @@
-"""The functions of the dialect, each in one place, and DuckDB's: what they take and give, and what DuckDB computes."""
+"""Functions of the dialect, one definition each, and DuckDB's: arguments, result types, DuckDB expressions."""

@@ -1,1 +1,1 @@
-"""Logical plans: what queries and streams do with rows, as operators; not how."""
+"""Logical plans: the operators of queries and streams."""

@@ -1,1 +1,1 @@
-"""Lowerings: from what is bound to what tasks and DuckDB are given."""
+"""Lowering of bound statements to plans of tasks and to DuckDB SQL."""

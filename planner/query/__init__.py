@@ -1,1 +1,1 @@
-"""SELECT, WITH and set operations to a logical plan."""
+"""Planning of SELECT, WITH and set operations."""

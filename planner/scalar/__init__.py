@@ -1,1 +1,1 @@
-"""Operators, casts and comparisons over single values: their types, and what DuckDB computes for them."""
+"""Operators, casts and comparisons of scalar values: types, and DuckDB expressions."""

@@ -1,1 +1,1 @@
-"""CREATE STREAM and CREATE INGEST: what only streams have, checked and planned."""
+"""Checking and planning of CREATE STREAM and CREATE INGEST."""

@@ -1,1 +1,1 @@
-"""What tasks compute: plain data that is stored and shipped to workers."""
+"""Plans of tasks: plain data that is stored and shipped to workers."""

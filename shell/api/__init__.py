@@ -1,4 +1,4 @@
-"""Penstock from a program: DB-API, SQLAlchemy's dialect, the row writer, the Spark source.
+"""Python API: DB-API, SQLAlchemy dialect, row writer, Spark data source.
 
 Imports of this part: flight_sql.
 """

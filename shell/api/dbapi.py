@@ -1,7 +1,7 @@
-"""PEP 249 connections and cursors over an engine in this process or a server; parameters become literals of SQL.
+"""PEP 249 connections and cursors to an embedded engine or a server. Parameters become SQL literals.
 
-Timestamps come out as naive `datetime` in the connection's time zone; what is finer than a microsecond is cut off
-there, and exact in `fetch_arrow`.
+Timestamps are returned as naive `datetime` in the connection's time zone, truncated to microseconds; `fetch_arrow`
+returns them exactly.
 """
 
 from __future__ import annotations
@@ -92,18 +92,20 @@ def connect(
     password: str | None = None,
     tls_roots: str | os.PathLike[str] | None = None,
 ) -> Connection:
-    """Returns a connection to the data directory `path`, starting an engine in this process if none is open.
+    """Returns a connection to the data directory `path`, and starts an engine in this process if none is open.
 
-    Connections to one path share one engine, which stops when the last of them is closed; its configuration is
-    that of the first. `DataDirectoryInUseError` if another process has the directory open.
+    Connections to one path share one engine, with the configuration of the first. The engine stops when the last one is
+    closed. Raises `DataDirectoryInUseError` if another process has the directory open.
 
-    With `host` it is a connection to `penstock serve` there instead: on `port` (`flightPort` if left out), as `user`
-    with `password`, and by TLS if `tls_roots` names a PEM file of the certificates to trust. Of the configuration the
-    time zone counts then. `unix:PATH` is the server's socket (`socketPath`), where the engine's account needs no login.
-    Several hosts, `alpha,beta:8816`, are the nodes of a cluster: the connection is with the active one, also when that
-    is another one later. A statement that was refused, or lost and does no harm twice (queries, and rows with times of
-    their own), is done there; for others `NoAnswerError` says that nobody knows whether they were.
-    `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
+    With `host`, it connects to `penstock serve` on `port` (default `flightPort`), as `user` with `password`.
+    `tls_roots` is a PEM file of trusted certificates, and turns TLS on. Only the time zone of the configuration is used
+    then. `unix:PATH` is the server's socket (`socketPath`), where the engine's account needs no login.
+
+    Several hosts, `alpha,beta:8816`, are the nodes of a cluster. The connection follows the active node. Statements
+    that were refused are repeated there, and so are those without an answer that can safely be repeated: queries, and
+    rows with given times. Others raise `NoAnswerError`: it isn't known whether they were executed.
+
+    Raises `UnavailableError` if no server answers, and `UnauthenticatedError` if the login is refused.
     """
     try:
         settings = load_config(config)
@@ -131,10 +133,10 @@ def connect(
 
 
 class Connection:
-    """A session with an engine: the current database is per connection. May be used by several threads.
+    """A session with an engine. It has a current database, and several threads may use it.
 
-    There are no transactions: `commit` does nothing, since every statement is durable when it returns, and
-    `rollback` is refused.
+    Transactions aren't supported: every statement is durable when it returns. `commit` does nothing, and `rollback`
+    raises NotSupportedError.
     """
 
     Warning = Warning
@@ -160,8 +162,8 @@ class Connection:
 
     @property
     def lease(self) -> EngineLease:
-        """The connection's hold on its engine. `InterfaceError` if it is closed, `NotSupportedError` without an engine
-        in this process.
+        """The connection's hold on its engine. Raises `InterfaceError` if it is closed, and `NotSupportedError` if the
+        engine is in another process.
         """
         lease = self._open_lease()
         if not isinstance(lease, EngineLease):
@@ -170,7 +172,7 @@ class Connection:
 
     @property
     def executor(self) -> Engine | ServerEngine:
-        """Who executes the connection's statements. `InterfaceError` if the connection is closed."""
+        """Executes the connection's statements. Raises `InterfaceError` if the connection is closed."""
         return self._open_lease().engine
 
     def _open_lease(self) -> EngineLease | RemoteLease:
@@ -180,7 +182,9 @@ class Connection:
         return lease
 
     def set_time_zone(self, name: str) -> None:
-        """Makes an IANA name the zone of times without one, in statements and results. `DataError` for other names."""
+        """Sets the time zone of times without one, in statements and results: an IANA name. Raises `DataError` for
+        other names.
+        """
         if name not in zoneinfo.available_timezones():
             raise translated(errors.InvalidValueError(f"there is no time zone {name}"))
         self._open_lease().set_time_zone(name)
@@ -191,18 +195,18 @@ class Connection:
         return Cursor(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
-        """Returns a new cursor that has executed the statement."""
+        """Executes the statement and returns a new cursor with its result."""
         return self.cursor().execute(statement, parameters)
 
     def ingest_lines(
         self, lines: str | bytes | Iterable[str | bytes], *, database: str | None = None, precision: str = "ns"
     ) -> int:
-        """Writes lines of InfluxDB's line protocol and returns how many there were.
+        """Writes lines of InfluxDB's line protocol and returns their number.
 
-        `lines`: text with any number of lines, or single lines. `precision`: the unit of their timestamps, one of h,
-        m, s, ms, us, ns; without a timestamp it is now. `database`: the one in use if left out. Super tables and
-        child tables are made, and columns and tags added, as the lines need them. A mistake in any line refuses them
-        all, with its number and text; writing the same lines again changes nothing.
+        `lines` is text with any number of lines, or an iterable of lines. `precision` is the unit of their timestamps:
+        h, m, s, ms, us or ns. Lines without a timestamp get the current time. `database` is the current one by default.
+        Super tables, child tables, columns and tags are created as needed. An error in a line, with its number and
+        text, refuses all lines. Writing the same lines again changes nothing.
         """
         engine = self.executor
         target = database or self._session.database
@@ -214,11 +218,10 @@ class Connection:
             raise translated(error) from error
 
     def time_window(self, database: str | None = None, *, since: str | None = None) -> TimeWindow:
-        """Returns what was written to a database up to now: a `TimeWindow`, to be read and closed.
+        """Returns a `TimeWindow` with the rows written to a database after `since`; close it after use.
 
-        `since`: the stream cut that it begins at, such as the `last` of another window; None: at the very beginning.
-        `database`: the one in use if left out. Windows that follow each other have each row exactly once, unless it
-        was written again.
+        `since` is a stream cut, such as `last` of another window; None is the beginning. `database` is the current one
+        by default. Consecutive windows contain each row exactly once, unless it was written again.
         """
         engine = self.lease.engine
         name = database or self._session.database
@@ -232,9 +235,9 @@ class Connection:
                           lambda: engine.parts.cuts.release(name, hold))
 
     def cancel(self) -> None:
-        """Ends what the connection's statements compute, which raise `CancelledError`; any thread may call it.
+        """Cancels the running statements of the connection, which raise `CancelledError`. Any thread may call it.
 
-        What a statement changes it changes whole or not at all.
+        A cancelled statement has all of its changes, or none.
         """
         self._open_lease().cancel(self._session.connection_id)
 
@@ -245,7 +248,7 @@ class Connection:
         raise translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
 
     def close(self) -> None:
-        """Closes the connection; the last one of a data directory stops its engine. Closing twice is allowed."""
+        """Closes the connection, and stops the engine if it was the last one. May be called twice."""
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:
@@ -265,7 +268,7 @@ class Connection:
 
 
 class Cursor:
-    """Executes statements and hands out their rows. One thread at a time."""
+    """Executes statements and returns their rows. Only one thread may use a cursor at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -278,14 +281,14 @@ class Cursor:
 
     @property
     def description(self) -> list[Description] | None:
-        """One 7-tuple per result column (name, type, None, bytes, digits, scale, True), or None without rows."""
+        """A 7-tuple per result column (name, type, None, bytes, digits, scale, True); None without rows."""
         if not self._result.has_rows:
             return None
         return [describe(column.name, column.type) for column in self._result.columns]
 
     @property
     def rowcount(self) -> int:
-        """Rows of the result, or rows changed, or -1 before the first statement."""
+        """Number of rows of the result, or of changed rows; -1 before the first statement."""
         return self._rowcount
 
     @property
@@ -294,15 +297,13 @@ class Cursor:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How old the rows may be, if a node of a cluster has answered that isn't the active one; None otherwise, or if
-        nobody knows.
-        """
+        """Maximum age of the rows in seconds, if a standby of a cluster has answered and knows it; otherwise None."""
         return self._result.lag_s
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
-        """Executes one statement; `?` in it are replaced by `parameters`.
+        """Executes one statement; `parameters` replace the `?` in it.
 
-        `ProgrammingError` if they are too many or too few, `DataError` if one is of a type without literals.
+        Raises `ProgrammingError` for a wrong number of parameters, and `DataError` for a type without SQL literals.
         """
         self._check_open()
         try:
@@ -313,7 +314,7 @@ class Cursor:
         return self
 
     def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> Cursor:
-        """Executes the statement once per row. An INSERT of one row becomes few INSERTs of many."""
+        """Executes the statement once per row of parameters. INSERTs of one row are combined."""
         self._check_open()
         changed = 0
         try:
@@ -326,14 +327,13 @@ class Cursor:
         return self
 
     def insert_arrow(self, table: str, rows: ArrowData, first_row: int = 0) -> Cursor:
-        """Inserts Arrow data: its columns by name; for a super table also `tbname` and tags.
+        """Inserts Arrow data by column names; for a super table also `tbname` and the tags.
 
-        `table` is a name as in SQL, for example `db.meters`. `rows`: a table, a batch, a reader of batches, or
-        whatever has Arrow's C interface or is a pandas data frame. Columns that are missing keep what they have.
-        Timestamps may be Arrow timestamps or integers in the database's precision; those without a zone are local times
-        of the connection, as naive datetimes are, but for those of `fetch_arrow`, which are known again. All rows are
-        checked before any is written; those of a reader piece by piece, so that they needn't fit into memory. Errors
-        count rows from `first_row`.
+        `table` is a name as in SQL, such as `db.meters`. `rows` is a table, a batch, a reader of batches, a pandas data
+        frame, or an object with Arrow's C interface. Missing columns keep their values. Timestamps are Arrow
+        timestamps, or integers in the database's precision. Timestamps without zone are in the connection's time zone,
+        except those from `fetch_arrow`. All rows are checked before any is written; those of a reader batch by batch,
+        so that they needn't fit into memory. Errors count rows from `first_row`.
         """
         self._check_open()
         engine = self.connection.executor
@@ -358,12 +358,12 @@ class Cursor:
         temporary: bool = False,
         tags: Sequence[str] = (),
     ) -> int:
-        """Inserts Arrow data and returns the number of rows, as ADBC's cursors do.
+        """Inserts Arrow data and returns the number of rows, as ADBC cursors do.
 
-        `mode`: `create` makes the table, which must not exist; `append` needs it; `replace` drops it first;
-        `create_append` makes it where it is missing. `db_schema_name`: its database, else the one in use. A table
-        that is made has the types of the data, and its first timestamp as key; `tags` (names of columns) make it a
-        super table whose children the column `tbname` names. A table is dropped again if its first rows don't fit.
+        `mode`: `create` creates the table, which must not exist; `append` needs an existing table; `replace` drops it
+        first; `create_append` creates it if it doesn't exist. `db_schema_name` is its database, by default the current
+        one. A new table has the types of the data, and its first timestamp as key. `tags`, names of columns, make it a
+        super table; the column `tbname` names its child tables. A new table is dropped if its first rows don't fit.
         """
         self._check_open()
         try:
@@ -422,7 +422,7 @@ class Cursor:
         return rows
 
     def fetch_arrow(self) -> pa.Table:
-        """Returns the whole result, whatever was fetched before; timestamps are naive and in UTC."""
+        """Returns the whole result, also after other fetches. Timestamps are naive and in UTC."""
         self._check_result()
         return marked_as_utc(self._result.table)
 
@@ -430,21 +430,21 @@ class Cursor:
     """What ADBC's cursors call it."""
 
     def fetch_df(self) -> pd.DataFrame:
-        """Returns the whole result as pandas' data frame; timestamps as in `fetch_arrow`. Takes the package pandas."""
+        """Returns the whole result as a pandas data frame, with timestamps as in `fetch_arrow`. Needs pandas."""
         frame: pd.DataFrame = self.fetch_arrow().to_pandas()
         return frame
 
     def fetch_pl(self) -> pl.DataFrame:
-        """Returns the whole result as Polars' data frame; timestamps as in `fetch_arrow`. Takes the package polars."""
+        """Returns the whole result as a Polars data frame, with timestamps as in `fetch_arrow`. Needs polars."""
         import polars
 
         return polars.from_arrow(self.fetch_arrow())
 
     def setinputsizes(self, sizes: Sequence[object]) -> None:
-        """Does nothing; PEP 249 wants it."""
+        """Does nothing; required by PEP 249."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Does nothing; PEP 249 wants it."""
+        """Does nothing; required by PEP 249."""
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""A writer of rows that says how far its time is, for streams with WATERMARK FROM WRITERS."""
+"""A row writer that notes its time, for streams with WATERMARK FROM WRITERS."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Notes = Literal["asked", "commit", "clock"]
 
 
 class Writer:
-    """Inserts Arrow data under a name, and notes in the database's logs that nothing older comes from it any more.
+    """Inserts Arrow data under a name, and notes in the database's logs up to which time it is complete.
 
-    `notes`: when it notes time by itself. "asked": never; "commit": with each `commit`, the newest time that it has
-    inserted; "clock": with each `commit`, the wall clock. With `note_time_every` it notes the wall clock by itself
-    every so many seconds, also while nothing is written, until it is closed. Rows are durable when `insert` returns;
-    `commit` is for time. One thread at a time may use a writer; closing it, or leaving its `with`, writes nothing.
+    `notes` is when it notes time: "asked": only with `note_time`; "commit": with each `commit`, the newest inserted
+    time; "clock": with each `commit`, the wall clock. With `note_time_every`, it notes the wall clock every so many
+    seconds until it is closed. Rows are durable when `insert` returns; `commit` only notes time. Only one thread may
+    use a writer at a time. Closing it notes nothing.
     """
 
     def __init__(self, connection: Connection, name: str, *, database: str | None = None,
@@ -67,16 +67,16 @@ class Writer:
         self.close()
 
     def close(self) -> None:
-        """Ends noting time. Raises what noting it regularly failed with."""
+        """Stops noting time. Raises the error of noting time in the background, if there was one."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
         self._check()
 
     def insert(self, table: str, rows: Any) -> Writer:
-        """Inserts what `Cursor.insert_arrow` takes, but for readers, which can be read only once.
+        """Inserts what `Cursor.insert_arrow` accepts, except readers.
 
-        Raises what noting time regularly failed with, before it inserts.
+        Raises the error of noting time in the background, if there was one, before it inserts.
         """
         self._check()
         data = pa.table(rows) if not isinstance(rows, pa.Table | pa.RecordBatch) else rows
@@ -96,7 +96,7 @@ class Writer:
         return instant
 
     def note_time(self, ts: datetime | int | str) -> Writer:
-        """Promises that nothing older than `ts` comes: a datetime, milliseconds, or text as in SQL."""
+        """Notes that no row before `ts` follows: a datetime, milliseconds, or text as in SQL."""
         if isinstance(ts, datetime):
             if ts.tzinfo is None:
                 raise ValueError("a datetime without a time zone could be any instant")
@@ -106,7 +106,7 @@ class Writer:
         return self
 
     def commit(self) -> Writer:
-        """Notes time as `notes` says."""
+        """Notes time according to `notes`."""
         self._check()
         if self._notes == "clock":
             self.note_time(self._clock.now_ms())

@@ -1,6 +1,6 @@
-"""Penstock's tables as a source of Spark: `spark.read.format("penstock")`, `spark.readStream.format("penstock")`.
+"""Penstock's tables as a Spark data source: `spark.read.format("penstock")`, `spark.readStream.format("penstock")`.
 
-Reads the files of a data directory, which an engine may be writing meanwhile; docs/spark.md says what that means.
+Reads the files of a data directory, which an engine may have open; see docs/spark.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DDL: Mapping[Kind, str] = {
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `penstock` known to a session, and lets it hand conditions down to data sources in Python."""
+    """Registers the format `penstock` with a session, and enables filter pushdown for Python data sources."""
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(PenstockSource)
 

@@ -1,4 +1,4 @@
-"""Reading a database cut by cut: each window has exactly the rows that were written between two cuts."""
+"""Reads a database cut by cut: a window has exactly the rows that were written between two cuts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import TracebackType
 
 
 class TimeWindow:
-    """What was written to a database after `first` and up to `last`, two stream cuts as text; `str()` is for FROM:
+    """The rows written to a database after the cut `first` and up to the cut `last`. `str()` returns a clause for FROM:
 
-    `connection.execute(f"SELECT * FROM meters {window}")`. Close it when it is read, or use it in a `with` block: until
-    then its rows stay readable as they were at `last`, whatever is written meanwhile.
+    `connection.execute(f"SELECT * FROM meters {window}")`. Close it after use, or use it in a `with` block. Until then,
+    its rows stay readable as they were at `last`.
     """
 
     def __init__(self, first: str, last: str, begin: Callable[[str], TimeWindow], release: Callable[[], None]) -> None:
@@ -26,13 +26,13 @@ class TimeWindow:
         return f"BETWEEN CUT '{self.first}' AND '{self.last}'"
 
     def next(self) -> TimeWindow:
-        """Returns the window from the end of this one up to now, and closes this one."""
+        """Returns the window from the end of this one to the current cut, and closes this one."""
         following = self._begin(self.last)
         self.close()
         return following
 
     def close(self) -> None:
-        """Lets go of the rows; closing twice is allowed."""
+        """Releases the rows. May be called twice."""
         with self._lock:
             release, self._release = self._release, None
         if release is not None:

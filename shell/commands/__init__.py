@@ -1,4 +1,4 @@
-"""The commands of `penstock`, a module each, and the options of those that start without their libraries.
+"""Commands of `penstock`, one module each; options are declared without importing the commands' libraries.
 
 Imports of this part: server and what is below.
 """

@@ -7,7 +7,7 @@ import argparse
 
 def add_dump_options(parser: argparse.ArgumentParser) -> None:
     """Declares what `dump_command.run_dump` reads."""
-    parser.add_argument("directory", metavar="DIR", help="where to write the dump: a new or empty directory")
+    parser.add_argument("directory", metavar="DIR", help="directory to write the dump to: new or empty")
     parser.add_argument("--database", metavar="DB", action="append", default=[], dest="databases",
                         help="dump this database; may be repeated (default: all)")
     parser.add_argument("--since", metavar="TIME", help="only rows with this timestamp or a later one")
@@ -17,11 +17,11 @@ def add_dump_options(parser: argparse.ArgumentParser) -> None:
 
 def add_restore_options(parser: argparse.ArgumentParser) -> None:
     """Declares what `restore_command.run_restore` reads."""
-    parser.add_argument("directory", metavar="DIR", help="the directory of the dump")
+    parser.add_argument("directory", metavar="DIR", help="directory of the dump")
     parser.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], type=_renaming, dest="renames",
                         help="restore a database under another name; may be repeated")
-    parser.add_argument("--dry-run", action="store_true", help="check the dump and say what would be restored")
-    parser.add_argument("--resume", action="store_true", help="go on with a restore of this dump that was interrupted")
+    parser.add_argument("--dry-run", action="store_true", help="check the dump and list what would be restored")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted restore of this dump")
     parser.add_argument("--no-streams", action="store_true", help="restore neither streams nor functions")
     _add_progress(parser)
 

@@ -8,6 +8,6 @@ import argparse
 def add_fsck_options(parser: argparse.ArgumentParser) -> None:
     """Declares what `fsck_command.run_fsck` reads."""
     parser.add_argument("directory", nargs="?", metavar="DATA", help="data directory (default: that of -d)")
-    parser.add_argument("--repair", action="store_true", help="mend what can be mended; says what was done and is lost")
+    parser.add_argument("--repair", action="store_true", help="repair what is possible; lists repairs and losses")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="show a progress bar")

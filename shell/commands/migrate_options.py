@@ -10,5 +10,5 @@ def add_migrate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", default="-",
                         help="file with statements, separated by semicolons (default: -, standard input)")
     parser.add_argument("--to", choices=("new", "old"), dest="form",
-                        help="the form to bring all of them into (default: each into the one that it hasn't)")
-    parser.add_argument("-c", "--sql", metavar="SQL", help="take these statements, not those of a file")
+                        help="form to print (default: the other one of each statement)")
+    parser.add_argument("-c", "--sql", metavar="SQL", help="read these statements instead of a file")

@@ -7,4 +7,4 @@ import argparse
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """Declares what `serve_command.run_serve` reads."""
-    parser.add_argument("--pid-file", metavar="FILE", help="write the process id into this file while serving")
+    parser.add_argument("--pid-file", metavar="FILE", help="write the process id into this file while the server runs")

@@ -1,1 +1,1 @@
-"""What both ends of Arrow Flight SQL share, and the client of our own shell and connections."""
+"""Arrow Flight SQL: what server and client share, and the client of the shell and of connections."""

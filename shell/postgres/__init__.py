@@ -1,4 +1,4 @@
-"""PostgreSQL's wire protocol as a server: what clients send and are sent, logins, statements, COPY, and its catalog.
+"""Server for PostgreSQL's protocol: messages, logins, statements, COPY, and the system catalog.
 
 Imports of this part: api and what is below.
 """

@@ -1,4 +1,4 @@
-"""Arrow Flight SQL as a server: sessions, statements, metadata.
+"""Server for Arrow Flight SQL: sessions, statements, metadata.
 
 Imports of this part: terminal and what is below.
 """

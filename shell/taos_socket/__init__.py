@@ -1,4 +1,4 @@
-"""TDengine's WebSocket protocol as a server: what its newer connectors send, and what they are sent.
+"""Server for TDengine's WebSocket protocol.
 
 Imports of this part: api and what is below.
 """

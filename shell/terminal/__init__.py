@@ -1,4 +1,4 @@
-"""The shell that people type into: prompt, completion, tables, bars, `penstock top`.
+"""The interactive shell: prompt, completion, tables, progress bars, `penstock top`.
 
 Imports of this part: api and flight_sql.
 """

@@ -1,1 +1,1 @@
-"""sqlglot's dialect `tdengine`: tokenizer, grammar and printer. Looks nothing up."""
+"""sqlglot dialect `tdengine`: tokenizer, parser and generator. Doesn't look up names."""

@@ -1,1 +1,1 @@
-"""Values on their way into columns, of INSERT ... VALUES, line protocol and Arrow; what does not fit is told."""
+"""Conversion of values to columns, for INSERT ... VALUES, line protocol and Arrow; errors name what doesn't fit."""

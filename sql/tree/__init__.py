@@ -1,1 +1,1 @@
-"""Statements and expressions as classes: what the parser makes, the printer prints and the engine executes."""
+"""Classes of statements and expressions: the parser's output, the generator's input, executed by the engine."""

@@ -1,9 +1,8 @@
 """Penstock: a SQL stream engine for time series.
 
-`penstock.connect(path)` opens a data directory with an embedded engine and gives a DB-API 2 connection, and
-`penstock.connect(host=...)` one to `penstock serve`; the module is complete by PEP 249;
-`penstock.duckdb(path)` gives a plain DuckDB connection with views over the tables of a data directory, also
-while an engine writes to it. Importing this package does nothing else.
+`penstock.connect(path)` opens a data directory with an embedded engine, and `penstock.connect(host=...)` connects to
+`penstock serve`. Both return a DB-API 2 connection (PEP 249). `penstock.duckdb(path)` returns a DuckDB connection with
+views over the tables of a data directory, also while an engine writes to it. The import has no other effects.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ def connect(
     password: str | None = None,
     tls_roots: str | None = None,
 ) -> Connection:
-    """Returns a DB-API 2 connection to the data directory `path`, starting an embedded engine if needed.
+    """Returns a DB-API 2 connection to the data directory `path`, and starts an embedded engine if none is open.
 
-    `config` is a `penstock.common.config.Config`, a path to a conf file, a mapping of keys to values, or None
-    for the defaults. Raises `DataDirectoryInUseError` if another process has the directory open.
+    `config` is a `penstock.common.config.Config`, the path of a configuration file, a mapping of keys to values, or
+    None for the defaults. Raises `DataDirectoryInUseError` if another process has the directory open.
 
-    With `host` it is a connection to `penstock serve` there; see `penstock.shell.api.dbapi.connect`.
+    With `host`, it connects to `penstock serve`; see `penstock.shell.api.dbapi.connect`.
     """
     from penstock.shell.api.dbapi import connect as open_connection
 
@@ -85,7 +84,7 @@ def ingest_lines(
     database: str,
     precision: str = "ns",
 ) -> int:
-    """Writes lines of InfluxDB's line protocol and returns how many; see `Connection.ingest_lines`."""
+    """Writes lines of InfluxDB's line protocol and returns their number; see `Connection.ingest_lines`."""
     from penstock.shell.api.dbapi import ingest_lines as ingest
 
     return ingest(path_or_connection, lines, database=database, precision=precision)
@@ -101,7 +100,7 @@ def __getattr__(name: str) -> Any:
 
 
 def duckdb(path: str = "./penstock-data") -> Any:
-    """Returns a DuckDB connection with one view per table of the data directory `path`; needs no engine."""
+    """Returns a DuckDB connection with a view per table of the data directory `path`; needs no engine."""
     from pathlib import Path
 
     from penstock.common.paths import DataPaths

@@ -1,4 +1,4 @@
-"""Loops over columns that numba compiles: what they do, where the compiled code is kept, and when it is there.
+"""Loops over columns that numba compiles, and the cache of compiled code.
 
 Knows no rows, tasks or plans; imports nothing of this part.
 """

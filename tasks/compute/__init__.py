@@ -1,4 +1,4 @@
-"""Rows to rows and to partials: DuckDB, kernels, users' functions, dense ids, lateness.
+"""Computation of rows and partials: DuckDB, kernels, user-defined functions, dense ids, lateness.
 
 Imports of this part: protocol and state.
 """

@@ -1,4 +1,4 @@
-"""How tasks of a worker reach the dnode: its logs and their states by files or by network, rows, and result writes.
+"""Access of a worker's tasks to the dnode: logs and states by files or network, rows, writes of results.
 
 Imports of this part: state and what is below.
 """

@@ -1,4 +1,4 @@
-"""Rows that a stream leaves out: late, from the future, not to be computed; counted, shown, kept as dead letters.
+"""Dropped rows: late, from the future, or failing; counters, samples and dead letters.
 
 Imports of this part: operators and what is below.
 """

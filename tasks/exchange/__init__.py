@@ -1,4 +1,4 @@
-"""What carries items between tasks on different workers: channels, bundled in one connection per pair of workers.
+"""Exchange between tasks of different workers: channels over one connection per pair of workers.
 
 Imports of this part: flow and what is below.
 """

@@ -1,4 +1,4 @@
-"""How blocks go from task to task: bounded queues, inbox, outbox, watermarks, rates.
+"""Flow of blocks between tasks: bounded queues, inbox, outbox, watermarks, rates.
 
 Imports of this part: compute and what is below.
 """

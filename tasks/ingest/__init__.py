@@ -1,4 +1,4 @@
-"""Ingests: messages decoded, mapped to rows, written.
+"""Ingests: decoding messages, mapping them to rows, writing rows.
 
 Imports of this part: sink and what is below.
 """

@@ -1,4 +1,4 @@
-"""Joins of two tables: their source tasks, the rows kept of each side, the join task.
+"""Joins of two tables: source tasks, stored rows of each side, the join task.
 
 Imports of this part: source and what is below.
 """

@@ -1,4 +1,4 @@
-"""What all tasks share: the frame that a task is driven by, its status, destinations, delayed results.
+"""The common part of all tasks: task loop, status, destinations, delayed results.
 
 Imports of this part: external and what is below.
 """

@@ -1,4 +1,4 @@
-"""What tasks, workers and the mnode say to each other: messages, deployments, control, the wire, the schemas of blocks.
+"""Messages between tasks, workers and the mnode: deployments, control, wire format, schemas of blocks.
 
 Imports of this part: nothing of tasks.
 """

@@ -1,4 +1,4 @@
-"""Rows read back from a vnode's store: recalculation, ranges, history, and the windows of rows.
+"""Recalculation from rows of the store: ranges, history, and windows that rows define.
 
 Imports of this part: dropped and what is below.
 """

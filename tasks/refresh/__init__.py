@@ -1,4 +1,4 @@
-"""Streams of any query: source tasks tell of changes, and a task has the engine compare the result table and the query.
+"""Streams of any query: source tasks report changes, and a refresh task lets the engine update the result table.
 
 Imports external, flow, operators, protocol and source.
 """

@@ -1,4 +1,4 @@
-"""Sink tasks: what is written, in flight or set aside as dead; which writer a target gets.
+"""Sink tasks: pending results, dead letters, and the writer for each target.
 
 Imports of this part: join and what is below.
 """

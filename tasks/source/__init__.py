@@ -1,4 +1,4 @@
-"""Source tasks: following the log, event time, lookups, and what changes are sent on.
+"""Source tasks: reading the log, event time, lookups, and the changes that they send.
 
 Imports of this part: recalculation and what is below.
 """

@@ -1,4 +1,4 @@
-"""A task's state: the store in LMDB, how values are written, copied and checked.
+"""State of a task: the LMDB store; encoding, copying and checking values.
 
 Imports of this part: protocol.
 """

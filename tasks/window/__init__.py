@@ -1,4 +1,4 @@
-"""Windows: their state, the final stage of aggregates, FILL, and the tasks of windowed streams.
+"""Windows: state, final aggregation, FILL, and the tasks of windowed streams.
 
 Imports of this part: operators and what is below.
 """

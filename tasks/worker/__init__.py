@@ -1,4 +1,4 @@
-"""Where tasks run: the worker process, its runner, and Spark's edge.
+"""The worker process, its runner, and the interface to Spark.
 
 Imports of this part: every other room.
 """

@@ -1,4 +1,4 @@
-"""Reading a store: snapshots, views for DuckDB, a store without its engine.
+"""Reading a store: snapshots, views for DuckDB, reading without an engine.
 
 Imports of this part: store.
 """

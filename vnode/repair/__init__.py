@@ -1,4 +1,4 @@
-"""Checks a vnode on disk, and repairs it.
+"""Check and repair of a vnode on disk.
 
 Imports of this part: all of vnode.
 """

@@ -1,4 +1,4 @@
-"""Writing a store: records applied, flushed, compacted; definitions, children moved, the log kept.
+"""Writing a store: applying records, flush, compaction, definitions, moving child tables, log retention.
 
 Imports of this part: read and store.
 """

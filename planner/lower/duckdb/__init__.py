@@ -1,1 +1,1 @@
-"""Logical plans as trees of DuckDB SQL: a chain of CTEs, one per operator where one select cannot hold more."""
+"""Lowering of logical plans to DuckDB SQL: a chain of CTEs, one per operator where one SELECT isn't enough."""

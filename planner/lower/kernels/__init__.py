@@ -1,1 +1,1 @@
-"""What is simple enough to be computed without DuckDB, derived from the same trees."""
+"""Kernels: simple computations without DuckDB, derived from the same trees."""

@@ -1,1 +1,1 @@
-"""What talks to external servers: one module per library, which builds its clients and translates its errors."""
+"""Clients of external servers: one module per library, which creates clients and translates errors."""

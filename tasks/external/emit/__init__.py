@@ -1,1 +1,1 @@
-"""Results on their way out of Penstock: where they are sent, how they are retried, and what happens if they fail."""
+"""Results for external targets: writers, retries, and what happens after failures."""

@@ -1,1 +1,1 @@
-"""NOTIFY: tells external addresses of windows that open and close."""
+"""NOTIFY: messages to external addresses when windows open and close."""
