@@ -185,7 +185,7 @@ def _refuse_splits(statement: Statement) -> None:
         raise NotSupportedError(
             "vgroups of databases that other nodes have copies of can't be split yet",
             hint="CREATE DATABASE another one with more VGROUPS, have writers write there, and bring what was written "
-                 "before by INSERT INTO other.t (tbname, ...) SELECT tbname, ... FROM t; see docs/cluster.md")
+                 "before by INSERT INTO other.t (tbname, ...) SELECT tbname, ... FROM t; see docs/replicas.md")
 
 
 def _switch_over(member: ClusterMember | None, node: int | None) -> Result:
