@@ -121,7 +121,7 @@ class StreamRecord:
     its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. Checkpoint ids up to
     `last_checkpoint_id` were used for what isn't kept any more. `plan`: what it computes, as `mnode.stored_plan` has
     it; None for streams of versions that didn't keep it. `unlike`: which results may differ for good from what the
-    query says.
+    query says. `newest_at_start`: no row that a stream without history has left out is newer; None: it leaves out none.
     """
 
     id: int
@@ -139,6 +139,7 @@ class StreamRecord:
     replaces: int | None = None
     plan: str | None = None
     unlike: Unlike | None = None
+    newest_at_start: int | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:

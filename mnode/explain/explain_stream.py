@@ -80,7 +80,11 @@ def _calculated(plan: StreamPlan, calculation: CalculationPlan) -> list[str]:
     """Returns what is computed apart from the trigger."""
     columns = ", ".join(f"{column.name} {column.type.sql()}" for column in calculation.columns)
     where = f", into {plan.sink.text}" if plan.sink.table else ", which is told and not kept"
-    what = f"the engine computes the query by DuckDB, which gives {columns}{where}" if columns else "that is told"
+    by_query = "the engine computes the query by DuckDB"
+    what = f"{by_query}, which gives {columns}{where}" if columns else "that is told"
+    if calculation.values:
+        what = (f"what its aggregates have of it gives {columns}{where}; of windows without rows, and with rows that "
+                f"the stream hasn't read, {by_query}")
     events = " and ".join(event.removeprefix("window_") for event in calculation.events)
     when = "Whenever it fires" if isinstance(plan.computation, PeriodPlan) else f"At the {events} of a window"
     return [f"{when}, {what}",

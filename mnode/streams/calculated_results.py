@@ -50,6 +50,18 @@ class ComputedWindows:
             self.tables.append(rows)
             self.owners.append(np.full(rows.num_rows, place, np.int64))
 
+    def add_handed(self, places: Sequence[int], names: Sequence[str]) -> None:
+        """Adds results that windows were handed over with, a row of columns with these names for each."""
+        rows: dict[int, tuple[pa.RecordBatch, list[int], list[int]]] = {}
+        for place in places:
+            batch, row = self.windows[place].handed
+            _, of_batch, owners = rows.setdefault(id(batch), (batch, [], []))
+            of_batch.append(row)
+            owners.append(place)
+        for batch, of_batch, owners in rows.values():
+            self.tables.append(pa.table(batch.select(names)).take(pa.array(of_batch)))
+            self.owners.append(np.array(owners, np.int64))
+
     def add_many(self, places: Sequence[int], rows: pa.Table, each_s: float) -> None:
         """Adds the rows of several windows, whose first columns say of which each is."""
         known = {(self.windows[place].group.id, self.windows[place].start): place for place in places}

@@ -45,7 +45,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.result_children import ResultChildren
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
-from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES
+from penstock.planner.streams.calculated_target import PROBLEM_MAX, TIMES, value_column
 from penstock.planner.task_plans.stream_plan import CalculationPlan, PeriodPlan, StreamPlan
 from penstock.sql.dialect.create_statements import group_constant
 from penstock.sql.dialect.generator import identifier
@@ -101,6 +101,12 @@ class _Job:
     now_ns: int
     known: dict[tuple[int, int], _Execution] = field(default_factory=dict)
     ticks: Mapping[int, Tick] = field(default_factory=dict)
+
+    def is_whole(self, window: FiredWindow) -> bool:
+        """Whether the stream has read all rows of a window, and was to compute its results of them."""
+        first = self.stream.newest_at_start
+        return (self.calculation.values > 0 and window.rows > 0 and not window.opened and self.stream.unlike is None
+                and (first is None or window.start > first))
 
     def fired_ns(self, window: FiredWindow) -> int:
         """Returns when a window fired first; of PERIOD when it was to."""
@@ -315,7 +321,11 @@ class Calculations:
         if does.query is None:
             return found
         names = [column.name for column in job.calculation.columns]
-        self._compute(job, with_told(does.query, does, names), found, range(len(windows)))
+        handed = [place for place, window in enumerate(windows) if job.is_whole(window)]
+        if handed:
+            found.add_handed(handed, [value_column(place) for place in range(1, job.calculation.values + 1)])
+        self._compute(job, with_told(does.query, does, names), found,
+                      sorted(set(range(len(windows))).difference(handed)))
         if does.force_output:
             some = found.has_rows()
             self._compute(job, with_told(forced(does.query), does, names), found,

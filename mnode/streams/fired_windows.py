@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,8 @@ class FiredGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FiredWindow:
-    """A window that has fired; times are in units of the database's precision. `gone`: it is none any more."""
+    """A window that has fired; times are in units of the database's precision. `gone`: it is none any more. `handed`:
+    the row that says so, of a batch."""
 
     group: FiredGroup
     start: int
@@ -42,6 +43,7 @@ class FiredWindow:
     rows: int
     opened: bool
     gone: bool
+    handed: tuple[pa.RecordBatch, int] = field(compare=False, repr=False)
 
     @property
     def event(self) -> str:
@@ -69,7 +71,7 @@ def windows_of(rows: pa.RecordBatch, groups: int, gap: int) -> list[FiredWindow]
             group = known[child] = _group(child, tuple(column[row] for column in values))
         end = None if ends[row] is None else ends[row] - gap
         found.append(FiredWindow(group, starts[row], end, counts[row] or 0, operation == OPENED,
-                                 operation in (DELETE, RETRACTED)))
+                                 operation in (DELETE, RETRACTED), (rows, row)))
     return found
 
 

@@ -82,6 +82,7 @@ class StreamCreation:
                 target_uid=target_uid,
                 created_target=plan.sink.create,
                 start_cut=self._services.storage.durable_cut(wanted.graph.read_vgroup_ids),
+                newest_at_start=self._planning.newest_left_out(plan),
             ), stored))
         except PenstockError:
             if plan.sink.create:
@@ -120,7 +121,7 @@ class StreamCreation:
         """Creates the table of executions and that of results, if there is to be one; returns the uid of the latter."""
         database = require_database(plan.sink.database, self._services.catalog)
         executions = tables.create_table_of(
-            database, calculation.table, executions_columns(plan.sink.columns), (), super_table=False)
+            database, calculation.table, executions_columns(plan.window_columns), (), super_table=False)
         if not plan.sink.create:
             return plan.sink.target_uid
         try:
@@ -145,7 +146,8 @@ class StreamCreation:
         cut = self._services.storage.durable_cut(stored.graph.read_vgroup_ids)
         restored = self._services.catalog.streams.create(replace(
             self._planning.planned(record, stored), id=0, start_cut=cut, attempt=0,
-            savepoints=(), last_checkpoint_id=0, replaces=None))
+            savepoints=(), last_checkpoint_id=0, replaces=None,
+            newest_at_start=self._planning.newest_left_out(plan)))
         for vgroup_id, version in cut:
             self._services.storage.vnode(vgroup_id).set_pin(pin_of(restored.id), version)
         return restored

@@ -46,6 +46,7 @@ from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import Calculation, CountWindow, CreateStream, Query, Select, SessionWindow
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.protocol.task_graph import TaskGraph
+from penstock.vnode.read.snapshot import TimeSpan
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 MAX_STREAMS_PER_DATABASE = 61
@@ -290,10 +291,7 @@ class StreamPlanning:
             return
         first = TS_MIN if plan.source.history.first_ts is None else plan.source.history.first_ts
         last = TS_MAX if plan.source.history.last_ts is None else plan.source.history.last_ts
-        table = self._services.catalog.table(plan.source.database, plan.source.table)
-        snapshots = [self._services.storage.snapshot(vgroup_id, plan.source.storage_uid)
-                     for vgroup_id in (() if table is None else vgroups_of(database, table))]
-        spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
+        spans = self._spans(plan, database, first, last)
         if not spans:
             return
         count = plan.time_windows.count_between(
@@ -303,6 +301,25 @@ class StreamPlanning:
                 f"the history of {plan.source.database}.{plan.source.table} spans {count} windows, at most "
                 f"{MAX_HISTORY_WINDOWS} are filled",
                 hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
+
+    def newest_left_out(self, plan: StreamPlan) -> int | None:
+        """Returns a time that no row is newer than which a stream that starts now leaves out; None: it leaves out none.
+
+        Known of streams alone whose windows are handed over with results.
+        """
+        if plan.calculation is None or not plan.calculation.values or plan.source.history is not None:
+            return None
+        database = require_database(plan.source.database, self._services.catalog)
+        return max((span.last_ts for span in self._spans(plan, database, TS_MIN, TS_MAX)), default=None)
+
+    def _spans(self, plan: StreamPlan, database: Database, first: int, last: int) -> list[TimeSpan]:
+        """Returns bounds of the rows of a time that the source has, for each vnode with some."""
+        table = self._services.catalog.table(plan.source.database, plan.source.table)
+        if table is None or first > last:
+            return []
+        snapshots = (self._services.storage.snapshot(vgroup_id, plan.source.storage_uid)
+                     for vgroup_id in vgroups_of(database, table))
+        return [span for snapshot in snapshots if (span := snapshot.span(first, last)) is not None]
 
     def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
         """Returns the catalog as it was before a stream that is to be replaced made its result table."""

@@ -445,6 +445,8 @@ class _Compiler(ValueCompiler):
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)
         target = cast_type(node)
+        if target.kind is Kind.TIMESTAMP and value.type.kind is Kind.BIGINT and isinstance(value.constant, int):
+            return timestamp_constant(value.constant, self._precision)
         convert = checked_cast if isinstance(node, exp.TryCast) else cast_expression
         result = convert(value, target, self._precision, self._session.time_zone)
         return self._known(result) if Kind.OTHER in (value.type.kind, target.kind) else self._folded(result, (value,))

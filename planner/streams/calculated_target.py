@@ -10,7 +10,7 @@ from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.stream import Target
 from penstock.planner.lower.stages import TBNAME
-from penstock.planner.lower.targets import converted, problem_of
+from penstock.planner.lower.targets import always_fits, converted, problem_of
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
@@ -33,7 +33,8 @@ _TEXT_LENGTH = 1_024
 def fired_target(stream: StreamContext, projections: Projections) -> tuple[Target, tuple[SqlExpr, ...]]:
     """Returns the result table with the columns of windows, which is what sink tasks hand over, and their values.
 
-    Raises NotFoundError and InvalidStatementError for a table that doesn't fit.
+    Raises NotFoundError and InvalidStatementError for a table that doesn't fit, InvalidStreamError for a result of
+    windows that may not fit its column.
     """
     name = stream.statement.target.name
     database = target_database(stream.statement, stream.catalog, stream.session, stream.table.database)
@@ -43,6 +44,11 @@ def fired_target(stream: StreamContext, projections: Projections) -> tuple[Targe
             hint="write into a database of the same precision")
     existing = existing_target(stream.statement, stream.catalog, database, grouped=bool(stream.partition))
     columns = window_columns(stream.partition, stream.precision)
+    for place, (_, value) in enumerate(projections[len(columns):], 1):
+        kind = with_length(value.type)
+        if not always_fits(value, kind):
+            raise InvalidStreamError(f"a result may not fit {kind.sql()}")
+        columns += (Column(value_column(place), kind, value_column(place)),)
     tags, values = _tags(stream, existing)
     child = None
     if stream.statement.target.subtable is not None:
@@ -89,6 +95,11 @@ def window_columns(keys: Sequence[PartitionKey], precision: Precision) -> tuple[
     kinds = [(START, timestamp(precision)), (END, timestamp(precision)), (ROWS, BIGINT)]
     kinds += [(group_column(place), with_length(key.type)) for place, key in enumerate(keys, 1)]
     return tuple(Column(name, kind, name) for name, kind in kinds)
+
+
+def value_column(place: int) -> str:
+    """Returns what the column for the n-th result of a window is called, from 1."""
+    return f"value_{place}"
 
 
 def executions_columns(windows: Sequence[Column]) -> tuple[Column, ...]:

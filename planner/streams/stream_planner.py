@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.common.errors import InvalidStreamError, NotSupportedError
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotSupportedError
 from penstock.common.headroom import with_headroom
 from penstock.planner.bind.row_windows import bind_row_window, least_length
 from penstock.planner.bind.user_functions import bind_user_functions
@@ -44,9 +44,10 @@ from penstock.planner.streams.stream_row_windows import StreamFacts, check_row_w
 from penstock.planner.streams.stream_target import BoundTarget, bind_target
 from penstock.planner.streams.stream_time import check_skew, described, plan_time, zoned
 from penstock.planner.streams.stream_triggers import TriggerPlan, plan_trigger
+from penstock.planner.streams.window_values import value_items, with_values
 from penstock.planner.task_plans.stream_plan import Grouping, History, JoinPlan, OnError, Policies, StreamPlan, TimePlan
 from penstock.sql.schema import CatalogView, Session
-from penstock.sql.tree.statements import CreateStream, IntervalWindow
+from penstock.sql.tree.statements import CreateStream, IntervalWindow, SelectItem
 
 
 @with_headroom
@@ -59,6 +60,7 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    values = value_items(statement)
     statement, session = triggered(statement, session)
     if statement.calculation is not None and statement.calculation.period is not None:
         return plan_period(statement, catalog, zoned(statement.options, session))
@@ -76,6 +78,7 @@ def plan_stream(
         plan = replace(plan, calculation=plan_calculation(
             stream.statement, catalog, session, stream.precision, [key.type for key in stream.partition],
             by_table=stream.by_table))
+        plan = _with_values(plan, stream, values)
     options = statement.options
     check_no_ttl(statement, why_no_groups(plan.computation))
     if plan.sink.external is None and (options.on_failure is not None or options.retry_time is not None):
@@ -89,6 +92,23 @@ def plan_stream(
     if statement.notify is not None and plan.notify is None:
         raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {plan.trigger.upper()}", hint=NOTIFY_TRIGGERS)
     return plan
+
+
+def _with_values(plan: StreamPlan, stream: StreamContext, items: tuple[SelectItem, ...]) -> StreamPlan:
+    """Returns the plan with the results of a trigger's query as columns of its windows, if they are of the same types
+    as those of the query."""
+    assert plan.calculation is not None
+    if not items:
+        return plan
+    statement = stream.statement.with_changes(query=with_values(stream.statement.select, items))
+    try:
+        wider = _plan(_context(statement, stream.catalog, stream.session, stream.defaults))
+    except (InvalidStatementError, InvalidStreamError, NotSupportedError):
+        return plan  # queries know more than streams do
+    columns = wider.sink.columns[len(plan.sink.columns):]
+    if [column.type for column in columns] != [column.type for column in plan.calculation.columns]:
+        return plan
+    return replace(wider, calculation=replace(plan.calculation, values=len(columns)))
 
 
 @with_headroom

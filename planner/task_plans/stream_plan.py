@@ -617,7 +617,8 @@ class CalculationPlan:
 
     `columns`: of the result table, or of what is told. `table`: that of the executions, in the sink's database; its
     `uid` is 0 until it is created. `events`: what fires. `reads`: the tables that the query reads, beside the names of
-    the users' functions that it calls and of the connections that it uses.
+    the users' functions that it calls and of the connections that it uses. `values`: so many of the sink's last columns
+    are results already, of windows all of whose rows the stream has read; 0: the query gives them.
     """
 
     columns: tuple[Column, ...]
@@ -627,6 +628,7 @@ class CalculationPlan:
     reads: tuple[QueriedTable, ...] = ()
     functions: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
+    values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -740,6 +742,12 @@ class StreamPlan:
         """The users' functions that the stream calls, each once."""
         queried = () if self.calculation is None else self.calculation.functions
         return tuple(dict.fromkeys((*(call.function.name for call in self.functions), *queried)))
+
+    @property
+    def window_columns(self) -> tuple[Column, ...]:
+        """What sink tasks hand over of a window of a trigger, without results."""
+        values = 0 if self.calculation is None else self.calculation.values
+        return self.sink.columns[:len(self.sink.columns) - values]
 
     @property
     def connections(self) -> tuple[str, ...]:

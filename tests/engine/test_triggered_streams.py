@@ -14,6 +14,7 @@ from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
+from penstock.mnode.streams.calculated_results import ComputedWindows
 from penstock.mnode.streams.calculations import Calculations
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.worker_environment import notifier_of
@@ -65,9 +66,9 @@ def bed() -> Iterator[Bed]:
 
 @contextmanager
 def ways() -> Iterator[list[str]]:
-    """Notes how windows are computed: one, or how many together."""
+    """Notes how windows are computed: one, or how many together, or handed over with their results."""
     found: list[str] = []
-    one, many = Calculations._of_one, Calculations._of_many
+    one, many, handed = Calculations._of_one, Calculations._of_many, ComputedWindows.add_handed
 
     def of_one(self: Calculations, *given: Any) -> Any:
         found.append("one")
@@ -78,7 +79,12 @@ def ways() -> Iterator[list[str]]:
         found.append(f"{len(windows)} together")
         return rows
 
-    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many):
+    def add_handed(self: ComputedWindows, places: Any, names: Any) -> None:
+        found.append(f"{len(places)} handed over")
+        handed(self, places, names)
+
+    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many), \
+            patch.object(ComputedWindows, "add_handed", add_handed):
         yield found
 
 
@@ -462,6 +468,33 @@ def test_queries_see_what_the_window_gives(bed: Bed, query: str, expected: list[
         bed.put("a", (0, 1, 0), (1, 2, 0), (10, 3, 0), (20, 4, 0))
     assert found == (["2 together"] if together else ["one"] * 2)
     assert [row[:-1] for row in bed.results() if row[-1] == "a"] == sorted(expected, key=repr)
+
+
+def test_windows_bring_results_that_are_aggregates(bed: Bed) -> None:
+    """Their tasks have the rows; but of those from before the stream, and of windows without any, the query is run."""
+    bed.put("a", (1, 5, 0), (12, 7, 0))
+    aggregates = "_twstart ts, _twend e, count(*) c, sum(v) s, first(v) f"
+    bed.stream(f"{TENS} FROM a", f"SELECT {aggregates} FROM %%trows", name="r")
+    bed.stream(f"{TENS} FROM a", f"SELECT {aggregates} FROM a WHERE ts >= _twstart AND _twend > ts", name="t")
+    bed.stream(f"{TENS} FROM m PARTITION BY tbname", f"SELECT {aggregates}, %%1 t FROM %%tbname "
+               "WHERE ts >= _twstart AND ts < _twend", name="b")
+    bed.stream(f"{TENS} FROM a", "SELECT _twstart ts, _twend e, count(*) c, sum(v) s, now() f FROM %%trows",
+               name="q")
+    expected: list[Row] = [(10_000, 20_000, 2, 15, 7), (20_000, 30_000, 1, 9, 9), (30_000, 40_000, 0, None, None),
+                           (40_000, 50_000, 1, 3, 3)]
+    with ways() as found:
+        bed.put("a", (13, 8, 0), (20, 9, 0), (40, 3, 0), (50, 1, 0))
+    assert "2 handed over" in found
+    assert [bed.results("ts, e, c, s, f", name) for name in "rtb"] == [expected] * 3
+    assert bed.results("t", "b") == [("a",)] * 4
+    with ways() as found:
+        bed.put("a", (21, 2, 0), (41, 2, 0))
+    assert "2 handed over" in found
+    assert [bed.results("c, s", name)[-3:] for name in "rtb"] == [bed.results("c, s", "q")[-3:]] * 3
+    bed.execute("DELETE FROM a WHERE ts >= " + str(T0 + 20_000) + " AND ts < " + str(T0 + 30_000))
+    for name in "rtb":
+        assert bed.results("ts, c, s", name) == [(10_000, 2, 15), (20_000, 0, None), (30_000, 0, None), (40_000, 2, 5)]
+    assert bed.executions("ts, result_rows", "r") == [(10_000, 1), (20_000, 1), (30_000, 1), (40_000, 1)]
 
 
 def test_groups_come_together_from_all_vgroups(bed: Bed) -> None:

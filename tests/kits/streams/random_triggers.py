@@ -240,6 +240,7 @@ def counts(count: int, step: int) -> Split:
 
 QUESTIONS = (
     Question("SELECT {S} ts, {E} till, {N} n, count(*) c, sum(v) s FROM {rows}", of_windows=True),
+    Question("SELECT {S} ts, avg(v) a, min(x) b, max(ts) l, first(v) f, last(x) e, spread(v) z FROM {rows}"),
     Question("SELECT {S} ts, {E} till, 7 n, max(v) a, min(x) b FROM {rows_and} v > 5", forced=True),
     Question("SELECT ts, v, x y, tbname t FROM {rows}"),
     Question("SELECT ts, v FROM {rows_and} v IS NOT NULL ORDER BY v DESC, ts, tbname LIMIT 2", apart=True),

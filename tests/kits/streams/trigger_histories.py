@@ -17,6 +17,7 @@ from kits.engines.sandboxes import T0, TestBed
 from kits.streams.random_triggers import BASE, FAR, LAST_STATE, LAST_VALUE, SECOND, Fired, Row, Stream, streams
 
 from penstock.common.errors import PenstockError
+from penstock.mnode.streams.calculated_results import ComputedWindows
 from penstock.mnode.streams.calculations import Calculations
 
 Step = tuple[str, Any]
@@ -261,8 +262,8 @@ class TriggerPlayer:
 
 @contextmanager
 def counted(ways: Counter[str]) -> Iterator[None]:
-    """Counts how many windows are computed one by one, and how many together with others."""
-    one, many = Calculations._of_one, Calculations._of_many
+    """Counts how many windows are computed one by one, how many together with others, and how many bring results."""
+    one, many, handed = Calculations._of_one, Calculations._of_many, ComputedWindows.add_handed
 
     def of_one(self: Calculations, *given: Any) -> Any:
         ways["one by one"] += 1
@@ -277,7 +278,12 @@ def counted(ways: Counter[str]) -> Iterator[None]:
         ways["together"] += len(windows)
         return found
 
-    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many):
+    def add_handed(self: ComputedWindows, places: Any, names: Any) -> None:
+        ways["handed over"] += len(places)
+        handed(self, places, names)
+
+    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many), \
+            patch.object(ComputedWindows, "add_handed", add_handed):
         yield
 
 
