@@ -158,9 +158,11 @@ RUNS: Mapping[str, Run] = {
     "triggers": Run("performance", ["bench.triggers --groups 2000 --windows 100 --periods 20 --seconds 10"], [
         Facts("", [
             Fact("windows of so many groups that close within a second", _is(measure="windows"), "groups", whole),
-            Fact("all of them executed after, s", _is(measure="windows"), "executed_seconds", fixed(2)),
-            Fact("a window that closes alone, until its result, p50 ms", _is(measure="latency"), "p50_ms", fixed(1)),
-            Fact("p99 ms", _is(measure="latency"), "p99_ms", fixed(1)),
+            *(Fact(f"all of them executed after, s, by {kind}", _is(measure="windows", kind=kind), "executed_seconds",
+                   fixed(2)) for kind in ("aggregates", "query")),
+            *(Fact(f"a window that closes alone, until its result, p{part} ms, by {kind}",
+                   _is(measure="latency", kind=kind), f"p{part}_ms", fixed(1))
+              for kind in ("aggregates", "query") for part in (50, 99)),
             Fact("streams with PERIOD(1s)", _is(measure="periods"), "streams", whole),
             Fact("their executions begin late by, p99 ms", _is(measure="periods"), "late_p99_ms", fixed(1))])]),
     "tpch": Run("performance", ["bench.tpch --scale 1"], [], long=True),

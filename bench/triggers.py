@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,21 @@ from bench.processes import cpu_seconds
 _BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 _ROWS, _MINUTE_MS = 60, 60_000
 _TIMEOUT_S, _POLL_S = 300.0, 0.005
-_QUERY = "SELECT _twstart, avg(v) mean, max(v) most, count(*) n FROM %%tbname WHERE ts >= _twstart AND ts < _twend"
+_OF_WINDOW = "ts >= _twstart AND ts < _twend"
+#: What is computed by the tasks that have a window's rows, and what a query is run for.
+_KINDS = {"aggregates": "avg(v) mean, max(v) most, count(*) n",
+          "query": "avg(v) mean, max(v) most, count(*) n, stddev(v) spread"}
 
 
-def windows(node: Node, groups: int) -> dict[str, Any]:
+def windows(node: Node, groups: int, kind: str) -> dict[str, Any]:
     """Returns how long it takes until the windows of all groups are executed, from the row that closes the first."""
     node.execute("CREATE STABLE d.m (ts TIMESTAMP, v DOUBLE) TAGS (g INT)")
     for first in range(0, groups, 500):
         node.execute("INSERT INTO " + " ".join(
             f"d.t{group} USING d.m TAGS ({group % 10}) VALUES ({_BASE_MS - _MINUTE_MS}, 0)"
             for group in range(first, min(first + 500, groups))))
-    node.execute(f"CREATE STREAM many INTERVAL(1m) SLIDING(1m) FROM d.m PARTITION BY tbname INTO d.o AS {_QUERY}")
+    node.execute(f"CREATE STREAM many INTERVAL(1m) SLIDING(1m) FROM d.m PARTITION BY tbname INTO d.o AS "
+                 f"SELECT _twstart, {_KINDS[kind]} FROM %%tbname WHERE {_OF_WINDOW}")
     node.wait_running()
     for first in range(0, groups, 100):
         node.execute("INSERT INTO " + " ".join(
@@ -50,16 +55,16 @@ def windows(node: Node, groups: int) -> dict[str, Any]:
     done = time.monotonic()
     right = node.rows(f"SELECT count(*) c FROM d.o WHERE _twstart = {_BASE_MS} AND mean = 29.5 AND most = 59 "
                       "AND n = 60")
-    return {"measure": "windows", "groups": groups, "sent_seconds": round(sent - began, 2),
+    return {"measure": "windows", "kind": kind, "groups": groups, "sent_seconds": round(sent - began, 2),
             "executed_seconds": round(done - began, 2), "cpu_seconds": round(cpu_seconds() - before, 2),
             "right": right[0]["c"]}
 
 
-def latency(node: Node, count: int) -> dict[str, Any]:
+def latency(node: Node, count: int, kind: str) -> dict[str, Any]:
     """Returns how long after the row that closes a window its result is there, of windows that close alone."""
     node.execute("CREATE TABLE d.one (ts TIMESTAMP, v DOUBLE)")
     node.execute("CREATE STREAM alone INTERVAL(1s) SLIDING(1s) FROM d.one INTO d.oa AS "
-                 "SELECT _twstart, avg(v) mean, count(*) n FROM d.one WHERE ts >= _twstart AND ts < _twend")
+                 f"SELECT _twstart, {_KINDS[kind]} FROM d.one WHERE {_OF_WINDOW}")
     node.wait_running()
     target = node.rows("SELECT count(*) c FROM d.oa")[0]["c"]
     node.execute(f"INSERT INTO d.one VALUES ({_BASE_MS}, 1)")
@@ -71,11 +76,12 @@ def latency(node: Node, count: int) -> dict[str, Any]:
         took.append((time.monotonic() - began) * 1000)
         pause.wait(0.05)
     half, most = np.percentile(took, [50, 99])
-    return {"measure": "latency", "windows": count, "p50_ms": round(half, 1), "p99_ms": round(most, 1)}
+    return {"measure": "latency", "kind": kind, "windows": count, "p50_ms": round(half, 1), "p99_ms": round(most, 1)}
 
 
 def periods(node: Node, streams: int, seconds: float) -> dict[str, Any]:
     """Returns how late executions of PERIOD(1s) begin."""
+    node.execute("CREATE TABLE d.one (ts TIMESTAMP, v DOUBLE)")
     for number in range(streams):
         node.execute(f"CREATE STREAM p{number} PERIOD(1s) INTO d.p{number} AS "
                      "SELECT CAST(_tlocaltime / 1000000 AS TIMESTAMP) ts, count(*) n FROM d.one")
@@ -116,8 +122,9 @@ def main() -> int:
     parser.add_argument("--periods", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    for measure in (lambda node: windows(node, options.groups), lambda node: latency(node, options.windows),
-                    lambda node: (latency(node, 1), periods(node, options.periods, options.seconds))[1]):
+    measures = [partial(measure, **{size: value}, kind=kind) for measure, size, value in (
+        (windows, "groups", options.groups), (latency, "count", options.windows)) for kind in _KINDS]
+    for measure in (*measures, partial(periods, streams=options.periods, seconds=options.seconds)):
         with tempfile.TemporaryDirectory() as folder, Node(Path(folder) / "data") as node:
             node.execute("CREATE DATABASE d KEEP 36500")
             print(json.dumps(measure(node)), flush=True)
