@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from kits.engines.heard import Heard, hearing
 from kits.engines.sandboxes import T0, TestBed
 
-from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
 from penstock.mnode.streams.calculated_results import ComputedWindows
 from penstock.mnode.streams.calculations import Calculations
-from penstock.tasks.worker.local_environment import LocalEnvironment
-from penstock.tasks.worker.worker_environment import notifier_of
 
 Row = tuple[Any, ...]
 #: Windows of 10 s that have rows, without those between.
@@ -286,35 +283,15 @@ def test_windows_may_fire_when_they_open(bed: Bed) -> None:
 # --- who is told ----------------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """Takes what would be sent, in order."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def send(self, identity: str, text: str) -> None:
-        for stream in json.loads(text)["streams"]:
-            self.events += stream["events"]
-
-    def close(self) -> None:
-        return
-
-    def told(self) -> list[Row]:
-        return sorted(((event["eventType"].removeprefix("WINDOW_"), event["windowStart"] - T0, event.get("result"))
-                       for event in self.events), key=repr)
-
-
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     """What streams in sandboxes tell."""
-    ear = Heard()
+    return hearing(monkeypatch)
 
-    def opened(_: OpenedConnection) -> Heard:
-        return ear
 
-    monkeypatch.setattr(LocalEnvironment, "notifier", lambda self, task, deployment: notifier_of(
-        deployment, self.clock, self.wake, opened))
-    return ear
+def _told(heard: Heard) -> list[Row]:
+    return sorted(((event["eventType"].removeprefix("WINDOW_"), event["windowStart"] - T0, event.get("result"))
+                   for event in heard.events), key=repr)
 
 
 def test_results_may_be_told_and_not_kept(bed: Bed, heard: Heard) -> None:
@@ -322,7 +299,7 @@ def test_results_may_be_told_and_not_kept(bed: Bed, heard: Heard) -> None:
     bed.execute(f"CREATE STREAM s {TENS} FROM a STREAM_OPTIONS(CALC_NOTIFY_ONLY | {NO_GAPS}) NOTIFY('ws://a') "
                 "ON (WINDOW_CLOSE) WHERE c > 1 AS SELECT _twrownum n, count(*) c FROM %%trows")
     bed.put("a", (0, 1, 0), (1, 2, 0), (10, 3, 0), (20, 4, 0))
-    assert heard.told() == [("CLOSE", 0, {"n": 2, "c": 2})]
+    assert _told(heard) == [("CLOSE", 0, {"n": 2, "c": 2})]
     assert bed.executions() == [(0, 10000, 2), (10000, 20000, 1)]
     assert {row[0] for row in bed.rows("SHOW TABLES")} == {"a", "b", "c", "o", "s_executions"}
 
@@ -331,7 +308,7 @@ def test_windows_may_be_told_alone(bed: Bed, heard: Heard) -> None:
     """Without a query, of those that open and close."""
     bed.execute("CREATE STREAM s SESSION(ts, 2s) FROM a NOTIFY('ws://a') ON (WINDOW_OPEN | WINDOW_CLOSE)")
     bed.put("a", (0, 1, 0), (10, 3, 0))
-    assert heard.told() == [("CLOSE", 0, None), ("OPEN", 0, None), ("OPEN", 10000, None)]
+    assert _told(heard) == [("CLOSE", 0, None), ("OPEN", 0, None), ("OPEN", 10000, None)]
 
 
 # --- where results go -----------------------------------------------------------------------------------------------
