@@ -76,16 +76,16 @@ def long_reference() -> str:
 
 
 def _duckdb_functions() -> Iterator[str]:
-    yield from ("## DuckDB's functions, by group", "")
+    yield from ("## DuckDB's functions, by group", "", "| group | functions |", "|---|---|")
     others = [each for each in listed().values() if each.name not in FUNCTIONS]
     for group, members in groupby(sorted(others, key=attrgetter("group", "name")), key=attrgetter("group")):
         names = ", ".join(f"`{each.name}`{' (volatile)' if each.volatile else ''}" for each in members)
-        yield from (f"### DuckDB: {group}", "", names, "")
+        yield f"| {group} | {names} |"
+    yield ""
 
 
 def _facts(spec: FunctionSpec, connection: penstock.Connection) -> Iterator[str]:
-    if spec.arguments:
-        yield f"- Arguments: {'; '.join(map(_argument, spec.arguments))}."
+    yield from (f"- {_argument(argument)}." for argument in spec.arguments)
     yield f"- Result: {_result(spec)}."
     yield f"- In streams: {_in_streams(spec)}."
     computed = _duckdb(spec, connection.lease.engine)
@@ -109,7 +109,7 @@ def _argument(argument: Argument) -> str:
     notes = [note for note, holds in (
         ("or `*`", argument.star), ("a constant", argument.literal), ("optional", argument.optional),
         (f"up to {argument.repeats} times", argument.repeats > 1)) if holds]
-    return f"`{argument.name}` is {accepts}" + "".join(f", {note}" for note in notes)
+    return f"`{argument.name}`: {accepts}" + "".join(f", {note}" for note in notes)
 
 
 def _result(spec: FunctionSpec) -> str:
@@ -154,7 +154,7 @@ def allowed_in_streams(spec: FunctionSpec) -> str:
         return "with FORCE_WINDOW_CLOSE only"
     if spec.in_stream:
         return "yes"
-    return "no" if spec.volatile or spec.category in ("scalar", "pseudo") else "computed again"
+    return "no" if spec.volatile or spec.category in ("scalar", "pseudo") else "recomputed"
 
 
 def _in_streams(spec: FunctionSpec) -> str:

@@ -371,7 +371,7 @@ FUNCTIONS = (
         retracts=EVERY, different="hyperloglog"),
     FunctionSpec(
         "sum", "aggregate", (NUMBER,), sum_type,
-        "The sum; BIGINT for integers, DOUBLE for others; NULL where it is beyond their range.",
+        "The sum: BIGINT for integers, otherwise DOUBLE. NULL if it is out of range.",
         example="sum(v) FROM m", aggregate=_sum, split=_split_sum, retracts=INTEGER_KINDS | {Kind.DECIMAL}),
     FunctionSpec(
         "avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean.", example="avg(v) FROM m",
@@ -383,15 +383,15 @@ FUNCTIONS = (
     _dispersion("stddev_pop", "stddev_pop", _DEVIATION, "The same as stddev."),
     _dispersion("std", "stddev_pop", _DEVIATION, "The same as stddev."),
     _dispersion("stddev_samp", "stddev_samp", _OF_SAMPLE.format("sqrt(greatest(:squares / (:count - 1), 0))"),
-                "The standard deviation of a sample; NULL if there is one value only."),
+                "The sample standard deviation; NULL for a single value."),
     _dispersion("var_pop", "var_pop", _VARIANCE, "The population variance."),
     _dispersion("variance", "var_pop", _VARIANCE, "The same as var_pop."),
     _dispersion("var_samp", "var_samp", _OF_SAMPLE.format(":squares / (:count - 1)"),
-                "The variance of a sample; NULL if there is one value only."),
+                "The sample variance; NULL for a single value."),
     FunctionSpec(
         "corr", "aggregate", (NUMBER, Argument("other", NUMBERS)), always(DOUBLE),
-        "How far two numbers rise together, from -1 to 1 (Pearson's coefficient), of the rows that have both; NULL if "
-        "one of them is always the same.", in_stream=False, example="corr(v, v * v) FROM m", aggregate=_corr,
+        "Pearson's correlation coefficient, -1 to 1, over the rows with both numbers. NULL if one of them is "
+        "constant.", in_stream=False, example="corr(v, v * v) FROM m", aggregate=_corr,
         adds_squares=True),
     FunctionSpec(
         "apercentile", "aggregate",
@@ -401,36 +401,36 @@ FUNCTIONS = (
     FunctionSpec(
         "percentile", "aggregate",
         (NUMBER, Argument("percent", NUMBERS, literal=True, low=0, high=100, repeats=10)), _percentile_type,
-        "The exact percentile; several percents give a JSON array as text.", in_stream=False,
+        "The exact percentile. Several percents return a JSON array as text.", in_stream=False,
         example="percentile(v, 0, 50, 100) FROM m", one_table=True, aggregate=_percentile),
     FunctionSpec(
-        "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
+        "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of distinct values that aren't NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
-    _grouping("grouping", "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a "
-              "bit per key, the last one counts 1."),
+    _grouping("grouping", "A bit per key of GROUP BY: 1 if the grouping set of the row doesn't contain the key. The "
+              "last key is the lowest bit."),
     _grouping("grouping_id", "The same as grouping."),
     FunctionSpec(
         "group_concat", "aggregate",
         (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), text_of_all,
-        "The texts of all rows along the time line, several of a row joined, with the separator (a comma, if one text "
-        "stands alone) between rows; rows in which one is NULL are left out. An error if that is longer than 65517 "
-        "bytes.", in_stream=False, example="group_concat(s, '-') FROM m", aggregate=_group_concat, check=_separator,
-        along_rows=True),
+        "The texts of all rows in time order with a separator between them. The last argument is the separator; "
+        "with one argument it is a comma. Several texts of a row are joined. Rows with a NULL are left out. A "
+        "result longer than 65517 bytes is an error.", in_stream=False, example="group_concat(s, '-') FROM m",
+        aggregate=_group_concat, check=_separator, along_rows=True),
     FunctionSpec(
         "histogram", "aggregate",
         (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
          Argument("bins", TEXTS, literal=True),
          Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1))),
         always(DataType(Kind.VARCHAR, 512)),
-        "One row per bin: its bounds and how many values fall into it, as JSON. With one or two arguments it is "
-        "DuckDB's `histogram(value[, bins])`, a map.",
+        "One row per bin, as JSON: the bounds and the number of values. With one or two arguments it is DuckDB's "
+        "`histogram(value[, bins])`, a map.",
         in_stream=False, multi_row=True, example="histogram(v, 'user_input', '[0, 2, 8]', 0) FROM m",
         aggregate=_histogram, check=_bins, counts_of_duckdb=(1, 2)),
     FunctionSpec(
         "leastsquares", "aggregate",
         (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),
         always(DataType(Kind.VARCHAR, 64)),
-        "Slope and intercept of the straight line through the values, taken at start, start + step, ...",
+        "The slope and intercept of the regression line through the values at start, start + step, ...",
         in_stream=False, example="leastsquares(v, 1, 1) FROM m", aggregate=_leastsquares, along_rows=True),
     FunctionSpec(
         "elapsed", "aggregate",
@@ -442,6 +442,6 @@ FUNCTIONS = (
         example="twa(v) FROM m", needs_time=True, by_stretches=_twa),
     FunctionSpec(
         "irate", "aggregate", (NUMBER,), always(DOUBLE),
-        "The rate per second between the last two values; a fall counts as a restart from zero.", in_stream=False,
+        "The rate per second between the last two values. A decrease counts as a restart from zero.", in_stream=False,
         example="irate(v) FROM m", needs_time=True, aggregate=_irate),
 )

@@ -61,10 +61,10 @@ def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, sc
 FUNCTIONS = (
     _function("to_base64", (Argument("value", NUMBERS | TEXTS | {Kind.BOOL, Kind.TIMESTAMP}),), always(VARCHAR),
               _to_base64, "to_base64('Hello')",
-              "The text, or the value as text, in Base64: BOOL as 0 or 1, TIMESTAMP in UTC. An error if that is longer "
-              "than 65517 bytes."),
+              "The text, or the value as text, in Base64: BOOL as 0 or 1, TIMESTAMP in UTC. A result longer than "
+              "65517 bytes is an error."),
     _function("from_base64", (_TEXT,), always(VARCHAR), _from_base64, "from_base64('SGVsbG8=')",
-              "The text that stands in Base64; NULL if it is no Base64, or not of a text."),
+              "The text encoded in Base64; NULL if the argument isn't Base64 of a text."),
     _function("md5", (_TEXT,), always(DataType(Kind.VARCHAR, 32)), "md5(:text)", "md5('mytext')",
               "The MD5 hash of the text, in hexadecimal digits."),
     _function("sha1", (_TEXT,), always(DataType(Kind.VARCHAR, 40)), "sha1(:text)", "sha1('mytext')",
@@ -79,6 +79,6 @@ FUNCTIONS = (
     _function("mask_partial", (_TEXT, Argument("head", INTEGER_KINDS), Argument("tail", INTEGER_KINDS),
                                Argument("mask", TEXTS)),
               text_of_first, _mask_partial, "mask_partial('mytext', 1, 2, '*')",
-              "The text with so many characters at its head and tail replaced by a character."),
+              "The text with the given number of characters at its head and tail replaced by a character."),
     _function("mask_none", (_TEXT,), text_of_first, ":text", "mask_none('mytext')", "The text as it is."),
 )

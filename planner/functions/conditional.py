@@ -106,7 +106,7 @@ FUNCTIONS = (
                  scalar=_nvl2),
     FunctionSpec("nullif", "scalar", (_VALUE, _OTHER), same_as_first,
                  "NULL if both are equal, else the first.", example="nullif(v, 3) FROM m", scalar=_nullif),
-    FunctionSpec("try", "scalar", (_VALUE,), same_as_first, "The value; NULL if it can't be computed.",
+    FunctionSpec("try", "scalar", (_VALUE,), same_as_first, "The value, or NULL if it can't be computed.",
                  example="try(ln(v)) FROM m", scalar=_try),
     _test("isnull", _is_null, "Whether the value is NULL."),
     _test("isnotnull", _is_not_null, "Whether the value is not NULL."),

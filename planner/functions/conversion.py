@@ -120,19 +120,20 @@ FUNCTIONS = (
         (Argument("text", TEXTS),
          Argument("as_timestamp", INTEGER_KINDS, literal=True, choices=ZERO_ONE, optional=True)),
         always(BIGINT),
-        "ISO 8601 text as a time in units of the database's precision; a TIMESTAMP if the second argument is 1; "
-        "NULL if the text is no time.",
+        "ISO 8601 text as a number in the database's precision, or as a TIMESTAMP if the second argument is 1. NULL "
+        "if the text isn't a time.",
         example="to_unixtimestamp('2024-01-01T00:00:00Z')", scalar=_to_unixtimestamp),
     FunctionSpec(
         "to_char", "scalar", (Argument("time", TIMES), _FORMAT), always(DataType(Kind.VARCHAR, 4096)),
-        "A time as text in a format of YYYY, MM, DD, HH24, HH12, MI, SS, MS, US, NS, MON, DAY, AM, TZH, ...",
+        "A time as text. The format consists of YYYY, MM, DD, HH24, HH12, MI, SS, MS, US, NS, MON, DAY, AM, TZH and "
+        "others.",
         example="to_char(ts, 'DD.MM.YYYY HH24:MI') FROM m WHERE v = 3", scalar=near(_to_char)),
     FunctionSpec(
         "to_timestamp", "scalar",
         (Argument("value", TEXTS | NUMBERS), Argument("format", TEXTS, literal=True, optional=True)),
         always(timestamp()),
-        "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a constant. "
-        "Without a format: seconds since 1970 to a time.",
+        "A time from text in a format of to_char. Text that doesn't fit is NULL, or an error if it is a constant. "
+        "Without a format: a time from seconds since 1970.",
         example="to_timestamp('06/05/2024', 'DD/MM/YYYY')", scalar=near(_to_timestamp)),
     FunctionSpec(
         "to_date", "scalar", (Argument("text", TEXTS), _FORMAT), always(other_type("DATE")),

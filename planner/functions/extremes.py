@@ -27,6 +27,6 @@ def _extreme(given: ScalarCall) -> Tree:
 
 FUNCTIONS = tuple(
     FunctionSpec(name, "scalar", (_COMPARED, _MORE), common_type,
-                 f"The {which} of the values; NULL if one is. Numbers beside texts are compared as texts.",
+                 f"The {which} of the values; NULL if one is NULL. Numbers among texts are compared as texts.",
                  example=f"{name}(2, 10), {name}(2, '10')", scalar=_extreme)
     for name, which in (("greatest", "largest"), ("least", "smallest")))

@@ -76,12 +76,14 @@ def _unnested(given: ScalarCall) -> SqlExpr:
 
 FUNCTIONS = (
     FunctionSpec("range", "scalar", (_START, _STOP, _STEP), always(other_type("BIGINT[]")),
-                 "The list of the numbers from start, or 0, to before stop, or of times by an INTERVAL; rows in FROM.",
+                 "A list of numbers from start (0 by default) to stop, exclusive, or of times with an INTERVAL as "
+                 "step. In FROM it returns rows.",
                  in_stream=False, example="range(1, 7, 2)", scalar=_stepped),
     FunctionSpec("generate_series", "scalar", (_START, _STOP, _STEP), always(other_type("BIGINT[]")),
-                 "The list of the numbers from start, or 0, to stop, or of times by an INTERVAL; rows in FROM.",
+                 "A list of numbers from start (0 by default) to stop, inclusive, or of times with an INTERVAL as "
+                 "step. In FROM it returns rows.",
                  in_stream=False, example="generate_series(1, 7, 2)", scalar=_stepped),
     FunctionSpec("unnest", "scalar", (Argument("list", EVERY),), always(NULL),
-                 "The items of a list, a row each. It stands in the SELECT list or in FROM.", in_stream=False,
+                 "A row per element of a list, in the SELECT list or in FROM.", in_stream=False,
                  example="unnest([1, 5])", scalar=_unnested, multiplies=True),
 )

@@ -240,8 +240,12 @@ def describe_kinds(kinds: frozenset[Kind]) -> str:
     if kinds == TIMES:
         return "a timestamp, an integer or a string that reads as a time"
     if kinds > NUMBERS:
-        return " or ".join(["a number", *_names(kinds - NUMBERS)])
-    return " or ".join(_names(kinds))
+        return _alternatives(["a number", *_names(kinds - NUMBERS)])
+    return _alternatives(_names(kinds))
+
+
+def _alternatives(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[:-1] else names)
 
 
 def _names(kinds: frozenset[Kind]) -> list[str]:

@@ -38,7 +38,7 @@ FUNCTIONS = (
           "The same as database; the parentheses can be left out."),
     _text("current_database", 64, _database, "current_database()", "The same as database."),
     _text("server_version", 32, _version, "server_version() = client_version()",
-          "The version of TDengine whose dialect is spoken: its clients ask for it."),
+          "The version of TDengine that Penstock reports to TDengine's clients."),
     _text("client_version", 32, _version, "client_version() = server_version()", "The same as server_version."),
     _text("penstock_version", 32, _penstock_version, "length(penstock_version()) > 0", "The version of the engine."),
     FunctionSpec("server_status", "scalar", (), always(INT), "1: the engine answers.", example="server_status()",

@@ -57,10 +57,10 @@ def _function(name: str, wanted: Argument, scalar: ScalarBuilder, example: str, 
 
 FUNCTIONS = (
     _function("find_in_set", _TEXT, _find_in_set, "find_in_set('b', 'a,b,c')",
-              "The place of a text in a list of texts with a separator (`,` if left out) between them; 0 if it isn't "
-              "there."),
+              "The position of a text in a list with a separator (`,` by default); 0 if the list doesn't contain "
+              "it."),
     _function("like_in_set", _PATTERN, _matching(like), "like_in_set('b%', 'oslo,bergen')",
-              "The place of the first text in such a list that is LIKE the pattern; 0 if none is."),
+              "The position of the first text in such a list that is LIKE the pattern; 0 if there is none."),
     _function("regexp_in_set", _PATTERN, _matching(match), "regexp_in_set('^b.*n$', 'oslo,bergen')",
-              "The place of the first text in such a list that MATCHes the pattern; 0 if none does."),
+              "The position of the first text in such a list that MATCHes the pattern; 0 if there is none."),
 )

@@ -83,11 +83,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_reference_says_which_functions_streams_may_use(tmp_path: Path, store: Store, name: str) -> None:
-    """Yes: a stream with the function can be made and gives rows; computed again: one can be made that keeps nothing;
+    """Yes: a stream with the function can be made and gives rows; recomputed: one can be made that keeps nothing;
     no: it is refused, whatever the stream is."""
     call = EXAMPLES[name].split(" FROM m")[0]
     plain, forced, again = accepted(PLAIN, call), accepted(FORCED, call), accepted(AGAIN, call, again=True)
-    allowed = "yes" if plain else "with FORCE_WINDOW_CLOSE only" if forced else "computed again" if again else "no"
+    allowed = "yes" if plain else "with FORCE_WINDOW_CLOSE only" if forced else "recomputed" if again else "no"
     assert in_reference(name) == in_table(name) == allowed
     for n, sql in enumerate(plain):
         kit = StreamKit(tmp_path / str(n), sql, store=store)

@@ -203,7 +203,8 @@ def test_moving_data_page_lists_the_options_of_generate() -> None:
     """Each option of the command but those of all commands is in the table, with its default."""
     parser = argparse.ArgumentParser(add_help=False)
     add_generate_options(parser)
-    rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", page("docs/moving_data.md"), flags=re.MULTILINE)
+    section = page("docs/moving_data.md").partition("## Generate")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", section, flags=re.MULTILINE)
     listed = {name for names, _ in rows for name in re.findall(r"`(--?[a-zA-Z-]+)`", names)}
     wanted = {name for action in parser._actions for name in action.option_strings}
     assert listed == wanted - {"-y", "--answer-yes", "--progress", "--no-progress"}
