@@ -83,6 +83,11 @@ _CAUGHT_UP = _is(measure="throughput", series=None, streamSinkDataRate=None, lat
                  streams=(None, 1))
 
 
+_WAYS = {
+    "values": "VALUES, 1,000 rows per statement", "targets": "VALUES, a table for each row",
+    "new_tables": "USING and VALUES, a new table for each row", "csv": "CSV file", "parquet": "Parquet file",
+    "arrow": "Arrow table", "line": "line protocol, 100,000 lines per call"}
+
 CPU_RATES = Pivot("Rows per second of processors, all processes", _CAUGHT_UP, Column("query", "query"), "engine",
                   _ENGINES, Column("", "rows_per_cpu_second", short), ours="penstock")
 MEMORY = Pivot("Peak of PSS, all processes, MiB", _CAUGHT_UP, Column("query", "query"), "engine", _ENGINES,
@@ -95,7 +100,8 @@ GROUPS = Pivot("",
 
 RUNS: Mapping[str, Run] = {
     "writes": Run("performance", [
-        "bench.trickle --measures insert peers requests durable log_space starts ticks idle --seconds 6"], [
+        "bench.trickle --measures insert peers requests durable log_space starts ticks idle --threads 1 8 "
+        "--seconds 6"], [
         Rows("INSERT of one row by a connection of the same process", _is(measure="insert", rows_per_statement=1), [
             Column("engine", "engine"), Column("threads", "threads"),
             Column("statements/s, in sum", "statements_per_second", whole),
@@ -121,7 +127,7 @@ RUNS: Mapping[str, Run] = {
     ]),
     "ingest": Run("performance", ["bench.ingest --factor 0.25"], [
         Rows("", _is(vgroups=1, wal_level=1), [
-            Column("way", "way"),
+            Column("way", "way", lambda way: _WAYS[way]),
             Column("rows/s, median", "rows_per_second", short),
             Column("rows per second of processors", "per_cpu_second", short)])]),
     "streams": Run("performance", [
@@ -146,7 +152,7 @@ RUNS: Mapping[str, Run] = {
     "changes": Run("performance", [
         "bench.changes --keys 200000 --changes 200000 --seconds 8 --streams groups touched joined"], [
         Pivot("Changes per second of processors", lambda line: "changes_per_cpu_second" in line,
-              Column("stream", "stream"), "step", ("first", "appended", "many", "few"),
+              Column("stream", "stream"), "step", ("appended", "many"),
               Column("", "changes_per_cpu_second", short)),
         Rows("At 20,000 rewritten rows per second", _is(step="steady"), [
             Column("stream", "stream"), Column("cores", "cores", fixed(1)),
