@@ -76,7 +76,7 @@ def plan_calculation(
     whether each group is of one table. Raises what planning the query raises."""
     does = statement.calculation
     assert does is not None
-    check_placeholders(does, grouped_by_table=by_table)
+    check_placeholders(does, len(statement.select.partition_by), grouped_by_table=by_table)
     columns: tuple[Column, ...] = ()
     uses = _Uses()
     if does.query is not None:
@@ -189,8 +189,8 @@ def reads_child(statement: CreateStream, catalog: CatalogView, session: Session)
     return table is not None and table.kind == "super"
 
 
-def check_placeholders(does: Calculation, *, grouped_by_table: bool) -> None:
-    """Raises InvalidStreamError for what another kind of trigger gives."""
+def check_placeholders(does: Calculation, groups: int, *, grouped_by_table: bool) -> None:
+    """Raises InvalidStreamError for what another kind of trigger gives. `groups`: how many items PARTITION BY has."""
     if does.query is None:
         return
     if does.period is not None:
@@ -204,6 +204,10 @@ def check_placeholders(does: Calculation, *, grouped_by_table: bool) -> None:
         if name in PLACEHOLDERS and not column.table and not column.this.quoted and name not in allowed:
             raise InvalidStreamError(f"{name} is not what a trigger of {of} gives",
                                      hint="it has " + ", ".join(sorted(allowed)))
+        number = name.removeprefix(TRIGGER)
+        if name != number and number.isdecimal() and not 1 <= int(number) <= groups:
+            raise InvalidStreamError(f"{name} is not there: PARTITION BY has {groups} "
+                                     f"{'item' if groups == 1 else 'items'}")
     named = any(column.name == f"{TRIGGER}tbname" for column in found_in(does.query, exp.Column)) or any(
         source.name.database == TRIGGER and source.name.name == "tbname"
         for source in found_in(does.query, TableSource))

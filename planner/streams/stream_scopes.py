@@ -87,17 +87,18 @@ class StreamRowScope(RowScope):
         return super().column(name, qualifier, node) if key is None else key.value
 
 
-class SubtableScope(RowScope):
-    """Names in SUBTABLE: only what PARTITION BY gives."""
+class GroupScope(RowScope):
+    """Names in a `clause` that is about groups: only what PARTITION BY gives."""
 
-    def __init__(self, keys: Sequence[PartitionKey], rows: RowScope) -> None:
-        super().__init__(rows.relation, rows.builder, "SUBTABLE")
+    def __init__(self, keys: Sequence[PartitionKey], rows: RowScope, clause: str) -> None:
+        super().__init__(rows.relation, rows.builder, clause)
+        self._clause = clause
         self.keys = [key for key in keys if key.partitions]
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = next((key for key in self.keys if name in key.names), None)
         if key is None:
-            raise InvalidStreamError(f"SUBTABLE may only use what is in PARTITION BY: {name} is not",
+            raise InvalidStreamError(f"{self._clause} may only use what is in PARTITION BY: {name} is not",
                                      code=0x2602, position=self.position(node))
         return key.use()
 

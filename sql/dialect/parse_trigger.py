@@ -32,7 +32,7 @@ from penstock.sql.tree.statements import (
     TableSource,
     Window,
 )
-from penstock.sql.tree.walking import copied, nodes_of
+from penstock.sql.tree.walking import copied, found_in, nodes_of
 
 TRIGGERS = ("PERIOD", "SLIDING", "INTERVAL", "SESSION", "STATE_WINDOW", "EVENT_WINDOW", "COUNT_WINDOW")
 DAY_MS = 86_400_000
@@ -124,6 +124,8 @@ def _parse_trigger(parser: QueryParser) -> _Trigger:
         period = _fixed(parser, "the period")
         if not _PERIOD_MIN_MS <= period.in_units("us") / 1000 <= _PERIOD_MAX_MS:
             raise parser.fail("PERIOD is from 10a to 3650d", start)
+        if period.in_units("us") % 1000:
+            raise parser.fail("PERIOD is of whole milliseconds", start)
         offset = _parse_offset(parser) if parser.take(",") else None
         parser.expect(")")
         return _Trigger(period=period, offset=offset)
@@ -236,7 +238,10 @@ def _parse_max_delay(parser: QueryParser, options: dict[str, Any]) -> Duration:
 
 def _parse_history(parser: QueryParser, options: dict[str, Any]) -> bool:
     if parser.take("("):
+        token = parser.token
         options["history_from"] = parser.parse_operand()
+        if found_in(options["history_from"], exp.Column):
+            raise parser.fail("FILL_HISTORY begins at a constant time, not at a column", token)
         parser.expect(")")
     return True
 
