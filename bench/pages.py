@@ -133,19 +133,17 @@ def block(run: Run, lines: Sequence[Line]) -> str:
 
 def _caption(about: Line) -> str:
     commands = " and ".join(f"`python -m {command}`" for command in about["commands"])
-    return f"{commands}{''.join(_said(about))}."
+    day = f", {about['at']}" if about.get("at") else ""
+    return f"{commands}{day}. {about['cores']} cores{''.join(_said(about))}."
 
 
 def _said(about: Line) -> Iterator[str]:
-    if about.get("at"):
-        yield f", {about['at']}"
-    yield f"; {about['cores']} cores"
     if about.get("unit_us"):
         yield f", a unit takes {about['unit_us']} µs"
     if about.get("load") is not None:
         yield f", load average {about['load']}"
     if about.get("note"):
-        yield f"; {about['note']}"
+        yield f", {about['note']}"
 
 
 def replaced(page: str, name: str, text: str) -> str:

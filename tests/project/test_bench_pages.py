@@ -77,7 +77,7 @@ def test_a_block_says_how_it_was_measured() -> None:
     text = pages.block(run, [{"commands": ["bench.joins --rows 5"], "at": "2026-01-02", "cores": 2, "unit_us": 26.5,
                               "load": 0.3}, {"case": "asof"}])
     assert text == ("**Joins**\n\n| case |\n| --- |\n| asof |\n\n"
-                    "`python -m bench.joins --rows 5`, 2026-01-02; 2 cores, a unit takes 26.5 µs, load average 0.3.\n")
+                    "`python -m bench.joins --rows 5`, 2026-01-02. 2 cores, a unit takes 26.5 µs, load average 0.3.\n")
 
 
 def test_the_ratio_is_to_the_best_peer() -> None:

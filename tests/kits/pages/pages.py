@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kits.basics.places import ROOT
 from markdown_it import MarkdownIt
@@ -91,8 +92,13 @@ def _paragraphs(tokens: list[Token]) -> Iterator[str]:
 
 
 def _plain(tokens: list[Token]) -> str:
+    """Returns what is read of a paragraph. Links begin with a capital: the name of a page may begin a sentence."""
     said = {"code_inline": "Code", "softbreak": " ", "hardbreak": " "}
-    return "".join(said.get(token.type, token.content if token.type == "text" else "") for token in tokens)
+    parts = []
+    for before, token in pairwise([Token("", "", 0), *tokens]):
+        text = said.get(token.type, token.content if token.type == "text" else "")
+        parts.append(text[:1].upper() + text[1:] if before.type == "link_open" else text)
+    return "".join(parts)
 
 
 def _split(text: str) -> list[str]:
