@@ -150,6 +150,24 @@ def test_the_page_waits_as_the_engine_says() -> None:
 
 
 @in_browser
+def test_the_address_may_have_a_name_and_a_password() -> None:
+    """The page asks for its data by an address without them, and is let in all the same."""
+    from playwright.sync_api import expect, sync_playwright
+
+    assert not _ABSENT
+    expect.set_options(timeout=60_000)
+    ui = free_port()
+    with Sandbox(config={"uiPort": ui, "trustLoopback": True}) as bed, sync_playwright() as playwright:
+        bed.execute("CREATE USER viewer PASS 'looks-only-1' ROLE admin")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"http://viewer:looks-only-1@127.0.0.1:{ui}/")
+        expect(page.get_by_text("There is no stream.")).to_be_visible()
+        expect(page.locator("#age")).to_contain_text("as of")
+        browser.close()
+
+
+@in_browser
 def test_a_browser_shows_the_streams(listener: tuple[HttpListener, dict[str, Any]]) -> None:
     """Verdict, tasks with fill and rate, edges that move while rows do, watermarks and checkpoints; no complaint."""
     from playwright.sync_api import expect, sync_playwright
