@@ -7,7 +7,6 @@ there is no global.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import tomllib
@@ -35,6 +34,7 @@ from penstock.common.quantities import (
     seconds_text,
     size_text,
 )
+from penstock.common.suggestions import did_you_mean
 
 Kind = Literal["duration", "size", "integer", "number", "flag", "text", "choice", "path", "timezone", "memory"]
 Value = str | int | float | bool
@@ -597,6 +597,5 @@ def _camel_case(name: str) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
-    return f" (did you mean {by_lower[close[0]]}?)" if close else ""
+    hint = did_you_mean(name, known)
+    return f" ({hint})" if hint else ""

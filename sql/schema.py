@@ -8,11 +8,13 @@ from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.common.connection import ExternalConnection
-from penstock.common.errors import LimitExceededError
+from penstock.common.errors import LimitExceededError, NotFoundError, Position
 from penstock.common.placement import Share, even_shares
+from penstock.common.suggestions import did_you_mean
 from penstock.sql.rights import Rights
 from penstock.sql.types import INTEGERS, DataType, Kind, Precision, timestamp
 
+DATABASE_MISSING = 0x0388
 VIEWS_MAX = 50
 """Views that one statement reads, those in views included."""
 
@@ -246,6 +248,10 @@ class CatalogView(Protocol):
 
     def database(self, name: str) -> Database | None: ...
 
+    def database_names(self) -> Iterable[str]:
+        """Returns the names of all databases; for 'did you mean' hints."""
+        ...
+
     def table(self, database: str, name: str) -> Table | None:
         """Returns the table, also `information_schema` ones, or None."""
         ...
@@ -281,6 +287,12 @@ class CatalogView(Protocol):
     def external_connection_names(self) -> Iterable[str]:
         """Returns the names of all connections; for 'did you mean' hints."""
         ...
+
+
+def database_missing(name: str, catalog: CatalogView, at: Position | None = None) -> NotFoundError:
+    """Returns the error for a database that doesn't exist."""
+    return NotFoundError(f"database {name} does not exist", code=DATABASE_MISSING, position=at,
+                         hint=did_you_mean(name, catalog.database_names()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.dialect.literals import position
-from penstock.sql.schema import Column, Database, Session, Table, View
+from penstock.sql.schema import Column, Database, Session, Table, View, database_missing
 from penstock.sql.tree.statements import Name
 
 NO_DATABASE = 0x2616
-DATABASE_MISSING = 0x0388
 TABLE_MISSING = 0x2603
 COLUMN_MISSING = 0x2602
 TAG_MISSING = 0x260E
@@ -38,8 +37,7 @@ def require_database(name: str, catalog: Catalog, at: Position | None = None) ->
     """Returns the database. `NotFoundError` with a hint if there is none."""
     database = catalog.database(name)
     if database is None:
-        raise NotFoundError(f"database {name} does not exist", code=DATABASE_MISSING, position=at,
-                            hint=did_you_mean(name, catalog.database_names()))
+        raise database_missing(name, catalog, at)
     return database
 
 

@@ -20,13 +20,22 @@ from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import UserRepository
 from penstock.sql.rights import GrantObject
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, View, child_tables
+from penstock.sql.schema import (
+    DATABASE_MISSING,
+    ChildTable,
+    Column,
+    Database,
+    DatabaseOptions,
+    Table,
+    TagValue,
+    View,
+    child_tables,
+)
 
 #: `Table.replaces` of the result table of a stream that isn't created yet
 NO_TABLE = 0
 
 _DATABASE_EXISTS = 0x0381
-_DATABASE_MISSING = 0x0388
 _TABLE_EXISTS = 0x0603
 _TABLE_MISSING = 0x2603
 
@@ -315,7 +324,7 @@ class SchemaRepository:
     def _require_database(self, name: str) -> Database:
         database = self._index.user_database(name)
         if database is None:
-            raise NotFoundError(f"database {name} does not exist", code=_DATABASE_MISSING)
+            raise NotFoundError(f"database {name} does not exist", code=DATABASE_MISSING)
         return database
 
     def _require_table(self, uid: int, otherwise: str) -> Table:

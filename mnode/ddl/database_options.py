@@ -6,13 +6,13 @@ are checked all the same and kept, so that SHOW CREATE DATABASE gives back what 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from penstock.common.errors import InvalidStatementError
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.cluster.synchronous_set import LogReplicas
 from penstock.sql.schema import DatabaseOptions
 from penstock.sql.types import Precision
@@ -174,9 +174,7 @@ def _check_together(other: Mapping[str, str], nodes: int) -> None:
 def _spec(name: str) -> OptionSpec:
     spec = SPECS.get(name)
     if spec is None:
-        close = difflib.get_close_matches(name, SPECS, 1)
-        raise InvalidStatementError(
-            f"unknown database option {name}", code=_INVALID, hint=f"did you mean {close[0]}?" if close else None)
+        raise InvalidStatementError(f"unknown database option {name}", code=_INVALID, hint=did_you_mean(name, SPECS))
     return spec
 
 
@@ -198,10 +196,8 @@ def _word(name: str, value: Value, spec: OptionSpec) -> str:
     word = str(value).lower()
     if word not in spec.words:
         allowed = ", ".join(spec.words)
-        close = difflib.get_close_matches(word, spec.words, 1)
-        raise InvalidStatementError(
-            f"option {name} must be one of {allowed}, not {value!r}", code=_INVALID,
-            hint=f"did you mean '{close[0]}'?" if close else None)
+        raise InvalidStatementError(f"option {name} must be one of {allowed}, not {value!r}", code=_INVALID,
+                                    hint=did_you_mean(word, spec.words))
     return word
 
 

@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl
 from penstock import __version__
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError
 from penstock.mnode.access.session import SessionState
-from penstock.mnode.catalog.name_lookup import DATABASE_MISSING
 from penstock.mnode.http.gathered_requests import Begun
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
 from penstock.mnode.http.http_sessions import HttpSessions, basic, of_schemes
 from penstock.mnode.http.json_answers import Call, Failure, Statements, document_answer, text_of
 from penstock.mnode.http.partial_writes import write_what_can_be
 from penstock.sql.dialect.generator import print_sql
+from penstock.sql.schema import DATABASE_MISSING
 from penstock.sql.tree.statements import CreateDatabase
 
 _WRITE, _QUERY, _PING = ((f"/{name}", f"/influxdb/v1/{name}") for name in ("write", "query", "ping"))

@@ -19,7 +19,8 @@ from penstock.sql.schema import ChildTable, Database, Session, Table
 from penstock.sql.types import DataType, OtherType
 
 T = TypeVar("T")
-Question = Literal["database", "table", "table_names", "children", "function", "connection", "connection_names"]
+Question = Literal[
+    "database", "database_names", "table", "table_names", "children", "function", "connection", "connection_names"]
 _QUESTIONS = get_args(Question)
 
 

@@ -47,6 +47,9 @@ class AskedCatalog:
     def database(self, name: str) -> Database | None:
         return self._ask("database", name).database
 
+    def database_names(self) -> Iterable[str]:
+        return self._ask("database_names").names
+
     def table(self, database: str, name: str) -> Table | None:
         return self._ask("table", database, name).table
 

@@ -167,6 +167,8 @@ class ProcessPlan:
             case "database", [name]:
                 self._permission.read_table(name, None)
                 return CatalogAnswer(database=catalog.database(name))
+            case "database_names", []:
+                return CatalogAnswer(names=tuple(catalog.database_names()))
             case "table", [database, name]:
                 self._permission.read_table(database, name)
                 if catalog.view(database, name) is not None:

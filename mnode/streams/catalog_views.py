@@ -19,6 +19,9 @@ class WithoutTable:
     def database(self, name: str) -> Database | None:
         return self._catalog.database(name)
 
+    def database_names(self) -> Iterable[str]:
+        return self._catalog.database_names()
+
     def table(self, database: str, name: str) -> Table | None:
         found = self._catalog.table(database, name)
         return None if found is not None and found.uid == self._hidden.uid else found
@@ -51,6 +54,7 @@ class WithExternalTable:
     def __init__(self, view: CatalogView, table: Table) -> None:
         self._table = table
         self.database = view.database
+        self.database_names = view.database_names
         self.table = view.table
         self.view = view.view
         self.table_names = view.table_names

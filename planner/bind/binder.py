@@ -23,12 +23,11 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect.literals import position
-from penstock.sql.schema import CatalogView, ChildTable, Session, Table
+from penstock.sql.schema import CatalogView, ChildTable, Session, Table, database_missing
 from penstock.sql.tree.expression_nodes import source_range
 from penstock.sql.tree.statements import ExternalSource, JoinSource, Name, Query, Source
 from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
 
-UNKNOWN_DATABASE = 0x0388
 INVALID_COLUMN = 0x2602
 UNKNOWN_TABLE = 0x2603
 AMBIGUOUS_COLUMN = 0x2604
@@ -271,7 +270,7 @@ def resolve_table(name: Name, builder: Builder) -> Table:
             f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=builder.place(name),
             hint="USE a database, or write database.table")
     if builder.catalog.database(database) is None:
-        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=builder.place(name))
+        raise database_missing(database, builder.catalog, builder.place(name))
     table = builder.catalog.table(database, name.name)
     if table is None:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE,

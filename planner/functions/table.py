@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from penstock.common.errors import NotFoundError, Position
+from penstock.common.suggestions import closest
 from penstock.planner.functions import (
     aggregates,
     codes,
@@ -22,6 +21,7 @@ from penstock.planner.functions import (
     time,
 )
 from penstock.planner.functions.duckdb_calls import OF_DUCKDB, duckdb_function, listed
+from penstock.planner.functions.elsewhere import EXAMPLES
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -29,6 +29,7 @@ from penstock.planner.functions.spec import (
     FunctionSpec,
     check_call,
 )
+from penstock.planner.functions.window import WINDOW_FUNCTIONS
 
 __all__ = [
     "FUNCTIONS",
@@ -62,21 +63,24 @@ def name_in_plans(spec: FunctionSpec) -> str:
 
 
 def suggest(name: str) -> str | None:
-    """Returns the function whose name is most like `name`, for 'did you mean', or None."""
-    callable_names = [*(known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"), *listed()]
-    matches = get_close_matches(name.lower(), callable_names, n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """Returns a hint for who calls a function that isn't there: what does its job, or which one was meant; or None."""
+    folded = name.lower()
+    if folded in WINDOW_FUNCTIONS:
+        return f"it needs OVER: write {folded}(...) OVER (ORDER BY ...)"
+    if folded in EXAMPLES:
+        return f"write, for example, {EXAMPLES[folded]}"
+    near = closest(name, [*(known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"), *listed()])
+    return None if near is None else f"did you mean {near}()?"
 
 
 def require(name: str, position: Position | None = None) -> FunctionSpec:
     """Returns the function of this name; raises NotFoundError with a hint."""
     spec = lookup(name)
     if spec is None or spec.category == "pseudo":
-        near = suggest(name)
         raise NotFoundError(
             f"function {name}() does not exist",
             code=UNKNOWN_FUNCTION,
             position=position,
-            hint=f"did you mean {near}()?" if near else None,
+            hint=suggest(name),
         )
     return spec

@@ -5,7 +5,6 @@ sqlglot's parser is the base. Its tokens are fetched on demand, and its errors a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from sqlglot.parser import Parser as SqlglotParser
 from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import Position, SqlSyntaxError
+from penstock.common.suggestions import did_you_mean
 from penstock.sql.dialect.literals import parse_duration, parse_integer, position
 from penstock.sql.dialect.tokenizer import KEYWORDS, scan
 from penstock.sql.tree.statements import Duration, Name, Unit
@@ -376,8 +376,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         """Returns a hint if the current word looks like a misspelt keyword that was tried here."""
         if not self.at_type(TokenType.VAR):
             return None
-        close = difflib.get_close_matches(self.word, self._tried, n=1, cutoff=0.7)
-        return f"did you mean {close[0]}?" if close and close[0] != self.word else None
+        return None if self.word in self._tried else did_you_mean(self.word, self._tried)
 
     @staticmethod
     def _bad_token(token: Token) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import cast
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType
 
+from penstock.common.suggestions import closest
 from penstock.sql.dialect.base_parser import MAX_NESTING
 from penstock.sql.dialect.parse_source import SourceParser
 from penstock.sql.tree.statements import (
@@ -271,8 +271,8 @@ class QueryParser(SourceParser):
         closed = self.at_end or self.at(")") or self.at(">>")
         if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", "OFFSET", "FETCH", *_SET_WORDS):
             alias = last_item.alias or ""
-            misspelt = difflib.get_close_matches(alias, ["from"], cutoff=0.7)
-            raise self.fail("FROM is expected", hint=f"is {alias!r} before it a misspelt FROM?" if misspelt else None)
+            raise self.fail("FROM is expected", hint=f"is {alias!r} before it a misspelt FROM?" if (
+                closest(alias, ["FROM"])) else None)
         return None
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 from sqlglot.tokens import TokenType
 
 from penstock.common.errors import SqlSyntaxError
 from penstock.common.quantities import DAY, read_duration
+from penstock.common.suggestions import did_you_mean
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
     Describe,
@@ -23,50 +25,21 @@ from penstock.sql.tree.statements import (
 
 _TIMEOUT_HINT = "units are us, ms, s, m, h and d; 0 and DEFAULT are as long as the configuration says"
 
-# Plain forms: `SHOW <words>`.
-_PLAIN = (
-    ("STREAM", "TASKS"), ("STREAMS",), ("INGESTS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("INCIDENTS",),
-    ("WORKERS",), ("DATABASES",),
-    ("SNODES",), ("DNODES",), ("MNODES",), ("QNODES",), ("TOPICS",), ("CONSUMERS",), ("SUBSCRIPTIONS",),
-    ("FUNCTIONS",), ("USERS",), ("QUERIES",), ("CONNECTIONS",), ("TRANSACTIONS",), ("CLUSTER", "ALIVE"), ("APPS",),
-    ("LICENCES",), ("GRANTS",), ("ACCOUNTS",),
-)
-# `SHOW <word> [FOR stream]`.
-_OF_STREAMS = ("CHECKPOINTS", "SAVEPOINTS")
-_VARIABLES = ("VARIABLES", "CONFIG")
-
 
 def parse_show(parser: QueryParser) -> Statement:
     """Parses what follows SHOW."""
-    if parser.take("CREATE"):
-        return _parse_show_create(parser)
-    if parser.at_any("USER", "SYSTEM") and parser.peek() == "DATABASES":
-        scope = parser.advance().text.upper().lower()
+    scoped = parser.at_any("NORMAL", "CHILD")
+    if parser.peek(2 if scoped else 1) == ".":
+        return _qualified(parser, f"{parser.advance().text.upper()} TABLES" if scoped else None)
+    for words, parse_rest in FORMS.items():
+        if parser.take(*words.split()):
+            return parse_rest(parser, words.lower())
+    begun = [words.split()[1] for words in FORMS if " " in words and parser.word == words.split()[0]]
+    if begun:
+        hint = did_you_mean(parser.word, (words for words in SHOWN if " " not in words))
         parser.advance()
-        return Show(f"{scope} databases")
-    variables = _parse_variables(parser)
-    if variables is not None:
-        return variables
-    for what in _OF_STREAMS:
-        if parser.take(what):
-            return _parse_of_stream(parser, what)
-    for words in _PLAIN:
-        if parser.take(*words):
-            return Show(" ".join(words).lower(), like=_parse_like(parser))
-    if parser.take("CLUSTER"):
-        return Show("cluster")
-    if parser.take("TABLE", "DISTRIBUTED"):
-        name = parser.object_name("a table name")
-        return Show("table distributed", name.database, name)
-    if parser.take("TABLE", "TAGS"):
-        return _parse_show_table_tags(parser)
-    for what in ("TAGS", "INDEXES"):
-        if parser.take(what):
-            name = _parse_from_table(parser)
-            return Show(what.lower(), name.database, name)
-    if parser.take("VNODES"):
-        return _parse_vnodes(parser)
-    return _parse_of_database(parser)
+        raise parser.fail(f"{_one_of(begun)} is expected", hint=hint)
+    raise parser.fail("something that can be shown is expected", hint=parser.guess() or f"SHOW {_one_of(SHOWN)}")
 
 
 def parse_kill_query(parser: QueryParser) -> Statement:
@@ -119,87 +92,95 @@ def parse_set(parser: QueryParser) -> Statement:
     return SetQueryTimeout(seconds)
 
 
-def _parse_show_create(parser: QueryParser) -> Statement:
-    word = parser.take_any("DATABASE", "TABLE", "STABLE", "VIEW", "STREAM")
+def _one_of(words: Sequence[str]) -> str:
+    """Returns `A, B or C`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _qualified(parser: QueryParser, what: str | None) -> Statement:
+    """Parses `db.TABLES` and the like, behind NORMAL or CHILD if `what` is known."""
+    database = parser.name("a database name")
+    parser.expect(".")
+    word = parser.take_any(*(_OF_DATABASE if what is None else ("TABLES",)))
     if word is None:
-        raise parser.fail("DATABASE, TABLE, STABLE, VIEW or STREAM is expected")
-    what = f"create {word.lower()}"
-    if word == "DATABASE":
-        database = parser.name("a database name")
-        return Show(what, database)
-    if word == "STREAM":
-        offset = parser.token.start
-        return Show(what, table=Name(parser.stream_name(), None, offset))
-    name = parser.object_name(f"a {'view' if word == 'VIEW' else 'table'} name")
-    return Show(what, name.database, name)
+        raise parser.fail(f"{_one_of(_OF_DATABASE) if what is None else 'TABLES'} is expected")
+    return Show((what or word).lower(), database, like=_parse_like(parser))
 
 
-def _parse_of_stream(parser: QueryParser, what: str) -> Statement:
+def _all(parser: QueryParser, what: str) -> Statement:
+    return Show(what, like=_parse_like(parser))
+
+
+def _of_database(parser: QueryParser, what: str) -> Statement:
+    database = parser.name("a database name") if parser.take("FROM") else None
+    return Show(what, database, like=_parse_like(parser))
+
+
+def _of_stream(parser: QueryParser, what: str) -> Statement:
     stream: Name | None = None
     if parser.take("FOR"):
         offset = parser.token.start
         stream = Name(parser.stream_name(), None, offset)
-    return Show(what.lower(), table=stream, like=_parse_like(parser))
+    return Show(what, table=stream, like=_parse_like(parser))
 
 
-def _parse_variables(parser: QueryParser) -> Show | None:
-    for scope in ("CLUSTER", "LOCAL"):
-        if parser.at(scope) and parser.peek() in _VARIABLES:
-            parser.advance()
-            parser.advance()
-            return Show(f"{scope.lower()} variables", like=_parse_like(parser))
-    if parser.take("DNODE"):
-        parser.integer("the id of a dnode")
-        if parser.take_any(*_VARIABLES) is None:
-            raise parser.fail("VARIABLES is expected")
-        return Show("variables", like=_parse_like(parser))
-    if parser.take_any(*_VARIABLES) is not None:
-        return Show("variables", like=_parse_like(parser))
-    return None
+def _create_database(parser: QueryParser, what: str) -> Statement:
+    return Show(what, parser.name("a database name"))
 
 
-def _parse_show_table_tags(parser: QueryParser) -> Statement:
-    while not parser.at("FROM") and not parser.at_end:
-        parser.name("a tag name")
-        if not parser.take(","):
-            break
-    name = _parse_from_table(parser)
-    return Show("table tags", name.database, name)
+def _create_stream(parser: QueryParser, what: str) -> Statement:
+    offset = parser.token.start
+    return Show(what, table=Name(parser.stream_name(), None, offset))
 
 
-def _parse_from_table(parser: QueryParser) -> Name:
+def _create_view(parser: QueryParser, what: str) -> Statement:
+    return _of_table(parser, what, "a view name")
+
+
+def _of_table(parser: QueryParser, what: str, expected: str = "a table name") -> Statement:
+    name = parser.object_name(expected)
+    return Show(what, name.database, name)
+
+
+def _from_table(parser: QueryParser, what: str) -> Statement:
     """Parses `FROM table [FROM database]`."""
     parser.expect("FROM")
     name = parser.object_name("a table name")
     if parser.take("FROM"):
-        return Name(name.name, parser.name("a database name"), name.offset)
-    return name
+        name = Name(name.name, parser.name("a database name"), name.offset)
+    return Show(what, name.database, name)
 
 
-def _parse_vnodes(parser: QueryParser) -> Statement:
+def _table_tags(parser: QueryParser, what: str) -> Statement:
+    while not parser.at("FROM") and not parser.at_end:
+        parser.name("a tag name")
+        if not parser.take(","):
+            break
+    return _from_table(parser, what)
+
+
+def _variables(parser: QueryParser, what: str) -> Statement:
+    return Show(what.replace("config", "variables"), like=_parse_like(parser))
+
+
+def _dnode_variables(parser: QueryParser, what: str) -> Statement:
+    parser.integer("the id of a dnode")
+    if parser.take_any("VARIABLES", "CONFIG") is None:
+        raise parser.fail("VARIABLES is expected")
+    return _variables(parser, "variables")
+
+
+def _vnodes(parser: QueryParser, what: str) -> Statement:
     if parser.take("ON"):
         parser.expect("DNODE")
         parser.integer("the id of a dnode")
     elif parser.at_type(TokenType.NUMBER):
         parser.integer("the id of a dnode")
-    return Show("vnodes")
+    return Show(what)
 
 
-def _parse_of_database(parser: QueryParser) -> Statement:
-    """Parses `[NORMAL|CHILD] [db.]TABLES|STABLES|VIEWS|VGROUPS [FROM db] [LIKE pattern]`."""
-    scope = parser.take_any("NORMAL", "CHILD")
-    database: str | None = None
-    if parser.peek() == ".":
-        database = parser.name("a database name")
-        parser.expect(".")
-    word = parser.take_any("TABLES") if scope else parser.take_any(
-        "TABLES", "STABLES", "VIEWS", "VGROUPS", "ALIVE", "CUT")
-    if word is None:
-        raise parser.fail("TABLES is expected" if scope else "something that can be shown is expected")
-    if database is None and parser.take("FROM"):
-        database = parser.name("a database name")
-    what = f"{scope} {word}" if scope else word
-    return Show(what.lower(), database, like=_parse_like(parser))
+def _plain(parser: QueryParser, what: str) -> Statement:
+    return Show(what)
 
 
 def _parse_like(parser: QueryParser) -> str | None:
@@ -209,3 +190,44 @@ def _parse_like(parser: QueryParser) -> str | None:
 def parse_describe(parser: QueryParser) -> Statement:
     """Parses what follows DESCRIBE or DESC."""
     return Describe(parser.object_name("a table name"))
+
+
+_OF_DATABASE = ("TABLES", "STABLES", "VIEWS", "VGROUPS", "ALIVE", "CUT")
+
+FORMS: dict[str, Callable[[QueryParser, str], Statement]] = {
+    "DATABASES": _all,
+    "USER DATABASES": _plain,
+    "SYSTEM DATABASES": _plain,
+    "CREATE DATABASE": _create_database,
+    "CREATE TABLE": _of_table,
+    "CREATE STABLE": _of_table,
+    "CREATE VIEW": _create_view,
+    "CREATE STREAM": _create_stream,
+    **dict.fromkeys((*_OF_DATABASE, "NORMAL TABLES", "CHILD TABLES"), _of_database),
+    "TABLE DISTRIBUTED": _of_table,
+    "TABLE TAGS": _table_tags,
+    "TAGS": _from_table,
+    "INDEXES": _from_table,
+    "STREAM TASKS": _all,
+    **dict.fromkeys(("STREAMS", "INGESTS", "QUEUES", "WATERMARKS", "LATE ROWS", "INCIDENTS", "WORKERS"), _all),
+    **dict.fromkeys(("CHECKPOINTS", "SAVEPOINTS"), _of_stream),
+    **dict.fromkeys(("FUNCTIONS", "USERS", "GRANTS", "QUERIES", "CONNECTIONS"), _all),
+    **dict.fromkeys(("VARIABLES", "LOCAL VARIABLES", "CLUSTER VARIABLES"), _variables),
+    **dict.fromkeys(("CONFIG", "LOCAL CONFIG", "CLUSTER CONFIG"), _variables),
+    "DNODE": _dnode_variables,
+    "VNODES": _vnodes,
+    **dict.fromkeys(("SNODES", "DNODES", "MNODES"), _all),
+    "CLUSTER ALIVE": _all,
+    "CLUSTER": _plain,
+    **dict.fromkeys(("QNODES", "TOPICS", "CONSUMERS", "SUBSCRIPTIONS", "TRANSACTIONS", "APPS", "LICENCES", "ACCOUNTS"),
+                    _all),
+}
+"""What stands behind SHOW, the longer one first where one begins as another, and what parses the rest."""
+
+# What only TDengine has, which is refused by its name, and other words for the same.
+_UNLISTED = {
+    "ALIVE", "CLUSTER ALIVE", "QNODES", "TOPICS", "CONSUMERS", "SUBSCRIPTIONS", "TRANSACTIONS", "APPS", "LICENCES",
+    "ACCOUNTS", "CONFIG", "LOCAL CONFIG", "CLUSTER CONFIG", "DNODE"}
+
+SHOWN = tuple(words for words in FORMS if words not in _UNLISTED)
+"""The words behind SHOW for all that can be shown."""

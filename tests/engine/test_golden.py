@@ -21,7 +21,7 @@ from penstock.mnode.access.session import Result
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.terminal.result_format import Style, text_columns
 from penstock.sql.dialect.parse_ddl import _OPTIONS as DATABASE_OPTIONS
-from penstock.sql.dialect.parse_show import _PLAIN as PLAIN_SHOWS
+from penstock.sql.dialect.parse_show import FORMS
 from penstock.sql.dialect.parse_statement import _NOT_SUPPORTED
 from penstock.sql.dialect.parser import parse
 from penstock.sql.rows.child_pattern import read_plain_children
@@ -33,11 +33,7 @@ from penstock.sql.types import Kind
 GOLDEN = TESTS / "golden" / "engine"
 SCRIPTS = sorted(GOLDEN.glob("*.txt"))
 PARSER_SCRIPTS = sorted((GOLDEN.parent / "parser").glob("*.txt"))
-SHOWS = {" ".join(words).lower() for words in PLAIN_SHOWS} | {
-    "tables", "child tables", "normal tables", "stables", "vgroups", "cut", "vnodes", "tags", "table tags", "indexes",
-    "table distributed", "cluster", "variables", "cluster variables", "local variables", "user databases",
-    "system databases", "create database", "create table", "create stable", "create view", "create stream",
-}
+SHOWS = {words.lower() for words in FORMS if not words.endswith("CONFIG") and words != "DNODE"}
 TDENGINE_PARAMETERS = (
     "disableStream", "streamBufferSize", "maxStreamBackendCache", "streamSinkDataRate", "checkpointInterval",
     "concurrentCheckpoint", "streamAggCnt", "ratioOfVnodeStreamThreads", "numOfSnodeStreamThreads",

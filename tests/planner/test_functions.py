@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.basics.query_harness import Harness
 
 from penstock import planner
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.planner.functions.elsewhere import EXAMPLES
 from penstock.planner.functions.table import FUNCTIONS, check_call, lookup, require, suggest
 from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
 from penstock.sql.tree.statements import Duration
@@ -135,13 +137,26 @@ def test_lookup_ignores_case_and_suggests() -> None:
     """Names are case-insensitive; unknown ones get the nearest name."""
     assert lookup("AvG") is FUNCTIONS["avg"]
     assert lookup("nosuch") is None
-    assert suggest("substrng") in ("substr", "substring")
-    assert suggest("qqqqqqqq") is None
+    assert suggest("substrng") == "did you mean substring()?"
+    assert suggest("qqqqqqqq") is suggest("medium_of_all") is None
+    assert suggest("first_value") == "it needs OVER: write first_value(...) OVER (ORDER BY ...)"
     with pytest.raises(NotFoundError, match="did you mean count") as caught:
         require("coutn", Position(1, 8, "coutn"))
     assert caught.value.position == Position(1, 8, "coutn")
     with pytest.raises(NotFoundError):
         require("_wstart")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_functions_of_other_systems_lead_to_what_is_written_here(name: str) -> None:
+    """Each is missing here, and the hint is a query's list that the planner takes."""
+    example = EXAMPLES[name]
+    harness = Harness()
+    harness.create("m", {"v": DOUBLE})
+    with pytest.raises(NotFoundError) as caught:
+        harness.plan(f"SELECT {name.upper()}(v) FROM m")
+    assert caught.value.hint == f"write, for example, {example}"
+    assert harness.plan(f"SELECT {example}" if " FROM m" in example else f"SELECT {example} FROM m").columns
 
 
 @pytest.mark.parametrize(("name", "types", "constants", "want"), [

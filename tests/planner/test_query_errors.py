@@ -17,6 +17,7 @@ def db() -> Harness:
     harness.create("st", {"a": INT, "b": DOUBLE, "s": DataType(Kind.VARCHAR, 8)}, {"t": INT})
     harness.child("c1", "st", 1)
     harness.create("n", {"speed": INT})
+    harness.create("wind", {"w": INT})
     return harness
 
 
@@ -86,14 +87,22 @@ def test_refused(db: Harness, query: str) -> None:
 
 
 @pytest.mark.parametrize(("query", "hint"), [
-    ("select speeed from n", "speed"), ("select speed from nn", "n"), ("select sum(speed) from (select speed from n) x "
-                                                                       "where x.sped > 1", "speed"),
+    ("select speeed from n", "speed"), ("select speed from n where seped > 1", "speed"), ("select w from wnid", "wind"),
+    ("select sum(speed) from (select speed from n) x where x.sped > 1", "speed"),
 ])
 def test_did_you_mean(db: Harness, query: str, hint: str) -> None:
     """An unknown name brings the most similar known one as a hint."""
     with pytest.raises(NotFoundError) as caught:
         db.plan(query)
     assert caught.value.hint == f"did you mean {hint}?"
+
+
+def test_a_misspelt_database_is_known_again() -> None:
+    """In queries as in USE."""
+    harness = Harness()
+    harness.database_name = "power"
+    with pytest.raises(NotFoundError, match=r"database pwoer does not exist .* \(did you mean power\?\)"):
+        harness.plan("select * from pwoer.n")
 
 
 def test_names_that_are_only_tried_are_not_compared_with_known_ones(

@@ -155,7 +155,7 @@ def test_a_plain_spark_program_reads_follows_and_resumes(
         [n] for n in range(390, ROWS) if n % 5 in (1, 2)]
     assert spark.ask("read", {**options, "schema": "g INT, v BIGINT"}, ["v", "g"])[:2] == [[0, 0], [1, 1]]
     ((_, cut),) = engine.run("SHOW CUT FROM d")
-    for wrong, text in (({"path": data, "table": "d.mm"}, "did you mean m"), ({"path": data}, "must be named"),
+    for wrong, text in (({"path": data, "table": "d.mm"}, "d.mm does not exist"), ({"path": data}, "must be named"),
                         ({**options, "cut": "9:1"}, "no cut of this database")):
         assert text in spark.attempt("read", wrong, ["v"])["error"]
 

@@ -65,6 +65,9 @@ class Harness:
             return None
         return Database(name, DatabaseOptions(precision=self.precision), (1,), 0)
 
+    def database_names(self) -> Iterable[str]:
+        return [self.database_name]
+
     def table(self, database: str, name: str) -> Table | None:
         return self.tables.get(name) if database == self.database_name else None
 

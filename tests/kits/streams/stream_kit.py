@@ -105,6 +105,9 @@ class Catalog:
     def database(self, name: str) -> Database | None:
         return self.db if name == "p" else None
 
+    def database_names(self) -> Iterable[str]:
+        return ["p"]
+
     def table(self, database: str, name: str) -> Table | None:
         if name == "meters":
             return self.meters

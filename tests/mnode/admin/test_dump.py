@@ -241,7 +241,7 @@ def test_a_dump_needs_a_directory_of_its_own(source: Path, dumped: Path, capsys:
     """What is there is never written over."""
     assert "is not empty" in failure(capsys, "dump", "--data", source, dumped)
     assert "is not a data directory" in failure(capsys, "dump", "--data", dumped, dumped / "x")
-    assert "database dd does not exist Hint: did you mean d?" in failure(
+    assert "database dd does not exist" in failure(
         capsys, "dump", "--data", source, "--database", "dd", dumped / "x")
     assert not (dumped / "x").exists()
 

@@ -145,11 +145,11 @@ def test_tables_that_were_moved_or_dropped(tmp_path: Path, engine: StatementEngi
 
 
 def test_names_that_do_not_exist_are_named(tmp_path: Path, engine: StatementEngine) -> None:
-    """The directory, the database, the table and the column, with what may be meant."""
+    """The directory, the database, the table, and the column with what may be meant."""
     data = tmp_path / "data"
     for arguments, text in (((tmp_path / "elsewhere", "d", "m"), "is not a data directory"),
                             ((data, "e", "m"), "database e does not exist"),
-                            ((data, "d", "nn"), r"table d.nn does not exist.*did you mean n")):
+                            ((data, "d", "nn"), r"table d.nn does not exist")):
         with pytest.raises(NotFoundError, match=text):
             DetachedTable(*arguments)
     table = DetachedTable(data, "d", "m")

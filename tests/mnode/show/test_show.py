@@ -9,8 +9,9 @@ import pytest
 from kits.basics.waiting import wait_until
 from kits.engines.embedded import Embedded, NoRuntime
 
-from penstock.common.errors import CorruptionError, PenstockError
+from penstock.common.errors import CorruptionError, PenstockError, SqlSyntaxError
 from penstock.mnode.catalog.system_schema import SCHEMAS
+from penstock.sql.dialect.parse_show import SHOWN
 from penstock.tasks.worker.spark_executors import Executor, Executors
 
 
@@ -33,6 +34,34 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 def names(db: Embedded, statement: str) -> list[object]:
     return [row[0] for row in db.run(statement)]
+
+
+def test_show_alone_lists_what_can_be_shown(db: Embedded) -> None:
+    """Whatever it lists can be shown."""
+    behind = {"CREATE DATABASE": "plant", "CREATE TABLE": "m_1", "CREATE STABLE": "meters", "CREATE STREAM": "tens",
+              "CREATE VIEW": "seen", "TABLE DISTRIBUTED": "meters", "TABLE TAGS": "FROM meters", "TAGS": "FROM m_1",
+              "INDEXES": "FROM meters"}
+    db.execute("CREATE VIEW seen AS SELECT v FROM meters")
+    with pytest.raises(SqlSyntaxError, match="something that can be shown is expected") as caught:
+        db.execute("SHOW")
+    assert caught.value.hint == f"SHOW {', '.join(SHOWN[:-1])} or {SHOWN[-1]}"
+    for words in SHOWN:
+        assert db.execute(f"SHOW {words} {behind.get(words, '')}").columns, words
+    db.execute("DROP VIEW seen")
+
+
+@pytest.mark.parametrize(("statement", "problem", "hint"), [
+    ("SHOW TABELS", "something that can be shown is expected", "did you mean TABLES?"),
+    ("SHOW STREAM", "TASKS is expected", "did you mean STREAMS?"),
+    ("SHOW TABLE", "DISTRIBUTED or TAGS is expected", "did you mean TABLES?"),
+    ("SHOW CREATE USER x", "DATABASE, TABLE, STABLE, VIEW or STREAM is expected", None),
+    ("SHOW plant.VIEW", "TABLES, STABLES, VIEWS, VGROUPS, ALIVE or CUT is expected", "did you mean VIEWS?"),
+])
+def test_what_is_missing_or_misspelt_behind_show(db: Embedded, statement: str, problem: str, hint: str | None) -> None:
+    """What may follow is told, and what was probably meant."""
+    with pytest.raises(SqlSyntaxError, match=problem) as caught:
+        db.execute(statement)
+    assert caught.value.hint == hint
 
 
 def test_lists_of_databases_and_tables(db: Embedded) -> None:
