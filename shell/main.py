@@ -21,7 +21,7 @@ from penstock.shell.commands.import_options import add_import_options
 from penstock.shell.commands.migrate_options import add_migrate_options
 from penstock.shell.commands.serve_options import add_serve_options
 from penstock.shell.commands.verify_options import add_verify_options
-from penstock.shell.terminal.error_text import error_text
+from penstock.shell.terminal.error_text import error_text, trace_text
 
 if TYPE_CHECKING:
     from penstock.shell.api.dbapi import Connection
@@ -143,9 +143,9 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _complain(error: Exception, debug: bool) -> None:
-    if debug:
-        raise error
     sys.stderr.write(error_text(error, colour=sys.stderr.isatty()) + "\n")
+    if debug:
+        sys.stderr.write(trace_text(error) + "\n")
 
 
 # --- the shell ---------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _run_input(session: ShellSession, options: argparse.Namespace) -> bool:
         return all(session.run_text(text) for text in options.sql)
     if options.file is not None:
         return session.run_file(options.file)
-    return session.run_lines(sys.stdin)
+    return session.run_lines(sys.stdin, "stdin")
 
 
 # --- other commands ----------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from penstock.shell.api.dbapi_errors import (
     OperationalError,
     ProgrammingError,
     Warning,
+    shown_cause,
     translated,
 )
 from penstock.shell.api.dbapi_types import (
@@ -129,7 +130,7 @@ def connect(
         engine = SeveralHosts(read_hosts(host, port), connect_to, silence_s=_SILENCE_S)
         return Connection(RemoteLease(engine), settings.timezone)
     except errors.PenstockError as error:
-        raise translated(error) from error
+        raise translated(error) from shown_cause(error)
 
 
 class Connection:
@@ -215,7 +216,7 @@ class Connection:
                 raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
             return engine.ingest_lines(_as_bytes(lines), target, precision, self._session)
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
 
     def time_window(self, database: str | None = None, *, since: str | None = None) -> TimeWindow:
         """Returns a `TimeWindow` with the rows written to a database after `since`; close it after use.
@@ -230,7 +231,7 @@ class Connection:
                 raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
             first, last, hold = engine.parts.cuts.hold(name, since)
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
         return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
                           lambda: engine.parts.cuts.release(name, hold))
 
@@ -256,7 +257,7 @@ class Connection:
             try:
                 lease.release()
             except errors.PenstockError as error:
-                raise translated(error) from error
+                raise translated(error) from shown_cause(error)
 
     def __enter__(self: C) -> C:
         return self
@@ -309,7 +310,7 @@ class Cursor:
         try:
             text = bind(statement, parameters, self.connection.session.time_zone) if parameters else statement
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
         self._run(text)
         return self
 
@@ -322,7 +323,7 @@ class Cursor:
                 self._run(text)
                 changed += self._result.affected
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
         self._rowcount = changed
         return self
 
@@ -343,7 +344,7 @@ class Cursor:
                 affected += engine.insert_arrow(
                     table, part, self.connection.session, first_row=first_row + affected).affected
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
         self._take(Result(affected=affected))
         return self
 
@@ -374,7 +375,7 @@ class Cursor:
                                                    hint=", ".join(get_args(IngestMode)))
             return self._ingest(Name(table_name, db_schema_name), data, mode, tags)
         except errors.PenstockError as error:
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
 
     def _ingest(self, table: Name, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
         name = quoted_table(table.name, table.database)
@@ -479,7 +480,7 @@ class Cursor:
             self._take(result)
         except errors.PenstockError as error:
             self._take(Result())
-            raise translated(error) from error
+            raise translated(error) from shown_cause(error)
 
     def _take(self, result: Result) -> None:
         self._result = result

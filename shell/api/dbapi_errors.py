@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from penstock.common import errors
+from penstock.common.logging import logger
+
+_log = logger(__name__)
 
 
 class Warning(Exception):
@@ -90,6 +93,17 @@ def translated(error: errors.PenstockError) -> errors.PenstockError:
         return error
     kind = _raised_class(type(error))
     return kind(error.message, code=error.code, hint=error.hint, position=error.position)
+
+
+def shown_cause(error: errors.PenstockError) -> BaseException | None:
+    """Returns what `translated(error)` is raised from: None, since it says all that its user can do something about.
+
+    What lies behind it is in the log, for whoever sets `logLevel` to debug. A defect shows it: it is to be reported.
+    """
+    if isinstance(error, Error):
+        return error.__cause__
+    _log.debug("refused: %s", error, exc_info=error)
+    return error if isinstance(error, errors.InternalError) else None
 
 
 class ClosedError(errors.InvalidStatementError, InterfaceError):

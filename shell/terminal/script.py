@@ -6,15 +6,16 @@ It knows quotes and comments, not the grammar: whether a statement is right, the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """One statement without its terminator; `vertical` if that was `\\G`."""
+    """One statement without its terminator; `vertical` if that was `\\G`. `line`: where it begins."""
 
     text: str
     vertical: bool = False
+    line: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class ShellCommand:
 
     name: str
     arguments: tuple[str, ...] = ()
+    line: int = field(default=1, compare=False)
 
 
 Piece = SqlText | ShellCommand
@@ -52,35 +54,31 @@ _PSQL_WORDS = {"\\q": "quit", "\\?": "help", "\\h": "help", "\\d": "tables", "\\
 _PSQL_STATEMENTS = {"\\d": "DESCRIBE", "\\c": "USE"}
 
 
-def split(text: str) -> tuple[list[Piece], str]:
-    """Returns the complete pieces at the beginning of `text`, and the rest, which waits for more input."""
+def split(text: str, line: int = 1) -> tuple[list[Piece], str]:
+    """Returns the complete pieces at the beginning of `text`, and the rest, which waits for more input.
+
+    `line`: the number of the text's first line.
+    """
     pieces: list[Piece] = []
-    position = 0
+    position = counted = 0
     while True:
         position = _end_of_match(_BLANK, text, position)
         if position == len(text):
             return pieces, ""
-        command = _DOT_COMMAND.match(text, position) or _WORD_COMMAND.match(text, position)
-        if command is not None:
-            pieces.append(_command(command))
-            position = command.end()
-            continue
-        psql = _PSQL_COMMAND.match(text, position)
-        if psql is not None:
-            pieces.append(_psql_command(psql))
-            position = psql.end()
-            continue
-        end = _statement_end(text, position)
-        if end is None:
+        line += text.count("\n", counted, position)
+        counted = position
+        piece, position = _first_piece(text, position, line)
+        if piece is None:
             return pieces, text[position:]
-        pieces.append(SqlText(text[position : end.start()].rstrip(), vertical=end["end"] in ("\\G", "\\g")))
-        position = end.end()
+        pieces.append(piece)
 
 
-def split_all(text: str) -> list[Piece]:
-    """Returns all pieces of `text`; the last statement needs no terminator."""
-    pieces, rest = split(text)
-    return [*pieces, SqlText(rest.rstrip())] if rest.strip() else pieces
+def split_all(text: str, line: int = 1) -> list[Piece]:
+    """Returns all pieces of `text`; the last statement needs no terminator. `line`: the number of its first line."""
+    pieces, rest = split(text, line)
+    if not rest.strip():
+        return pieces
+    return [*pieces, SqlText(rest.rstrip(), line=line + text.count("\n", 0, len(text) - len(rest)))]
 
 
 def is_complete(text: str) -> bool:
@@ -118,21 +116,35 @@ def _statement_end(text: str, position: int) -> re.Match[str] | None:
     return None
 
 
-def _command(match: re.Match[str]) -> ShellCommand:
+def _first_piece(text: str, position: int, line: int) -> tuple[Piece | None, int]:
+    """Returns the piece that begins at `position`, which is `line`, and where it ends; None if it isn't complete."""
+    command = _DOT_COMMAND.match(text, position) or _WORD_COMMAND.match(text, position)
+    if command is not None:
+        return _command(command, line), command.end()
+    psql = _PSQL_COMMAND.match(text, position)
+    if psql is not None:
+        return _psql_command(psql, line), psql.end()
+    end = _statement_end(text, position)
+    if end is None:
+        return None, position
+    return SqlText(text[position : end.start()].rstrip(), end["end"] in ("\\G", "\\g"), line), end.end()
+
+
+def _command(match: re.Match[str], line: int) -> ShellCommand:
     if match.re is _DOT_COMMAND:
         arguments = match[2].strip().rstrip(";").split()
         name = match[1].lower()
-        return ShellCommand(_WORDS.get(name, name), tuple(arguments))
+        return ShellCommand(_WORDS.get(name, name), tuple(arguments), line)
     if match["file"] is not None:
-        return ShellCommand("read", (match["file"].strip().strip("'\""),))
+        return ShellCommand("read", (match["file"].strip().strip("'\""),), line)
     if match["width"] is not None:
-        return ShellCommand("width", (match["width"].strip(),))
+        return ShellCommand("width", (match["width"].strip(),), line)
     name = match["word"].lower()
-    return ShellCommand(_WORDS.get(name, name))
+    return ShellCommand(_WORDS.get(name, name), line=line)
 
 
-def _psql_command(match: re.Match[str]) -> Piece:
+def _psql_command(match: re.Match[str], line: int) -> Piece:
     name, arguments = match["name"], match["rest"].strip().rstrip(";").split()
     if arguments and name in _PSQL_STATEMENTS:
-        return SqlText(" ".join([_PSQL_STATEMENTS[name], *arguments]))
-    return ShellCommand(_PSQL_WORDS.get(name, name), tuple(arguments))
+        return SqlText(" ".join([_PSQL_STATEMENTS[name], *arguments]), line=line)
+    return ShellCommand(_PSQL_WORDS.get(name, name), tuple(arguments), line)

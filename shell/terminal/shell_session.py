@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
-from penstock.shell.terminal.error_text import error_text
+from penstock.shell.terminal.error_text import ScriptPlace, error_text, trace_text
 from penstock.shell.terminal.help_text import COMMANDS, HELP
 from penstock.shell.terminal.result_format import MODES, Mode, Style, format_table
 from penstock.shell.terminal.screen import Screen
@@ -69,6 +68,8 @@ class ShellSession:
         self._text_width = config.max_binary_display_width
         self._interactive = interactive
         self._nested_files = 0
+        #: the script that is being run
+        self._script: str | None = None
 
     # --- input ---------------------------------------------------------------------------------------------
 
@@ -76,36 +77,35 @@ class ShellSession:
         """Runs all statements of `text`, the last of which needs no terminator; returns whether all succeeded."""
         return self._run_pieces(split_all(text))
 
-    def run_lines(self, lines: Iterable[str]) -> bool:
-        """Runs a script while it is being read, so that a pipe's statements run as they come."""
+    def run_lines(self, lines: Iterable[str], name: str) -> bool:
+        """Runs a script while it is being read, so that a pipe's statements run as they come. Errors name it."""
+        outer, self._script = self._script, name
+        try:
+            return self._run_lines(lines)
+        finally:
+            self._script = outer
+
+    def _run_lines(self, lines: Iterable[str]) -> bool:
         succeeded = True
         pending: list[str] = []
+        first_line = 1
         for line in lines:
             pending.append(line)
             if not may_complete(line):
                 continue
-            pieces, rest = split("".join(pending))
+            text = "".join(pending)
+            pieces, rest = split(text, first_line)
+            first_line += text.count("\n", 0, len(text) - len(rest))
             pending = [rest] if rest else []
             if not self._run_pieces(pieces):
                 succeeded = False
                 if self._stops_at_failure:
                     return False
-        return self._run_pieces(split_all("".join(pending))) and succeeded
+        return self._run_pieces(split_all("".join(pending), first_line)) and succeeded
 
     def run_file(self, name: str) -> bool:
         """Runs a file of statements and commands; returns whether all succeeded. Never raises."""
-        if self._nested_files >= NESTED_FILES_MAX:
-            return self._failed(InvalidStatementError(f"{name}: files nest deeper than {NESTED_FILES_MAX}"))
-        self._nested_files += 1
-        try:
-            with Path(name).expanduser().open(encoding="utf-8") as file:
-                return self.run_lines(file)
-        except OSError as error:
-            return self._failed(NotFoundError(f"cannot read {name}: {error.strerror}"))
-        except UnicodeDecodeError as error:
-            return self._failed(InvalidStatementError(f"{name} is not UTF-8 text: {error.reason}"))
-        finally:
-            self._nested_files -= 1
+        return self._run_piece(ShellCommand("read", (name,)))
 
     @property
     def _stops_at_failure(self) -> bool:
@@ -138,13 +138,13 @@ class ShellSession:
         except (Quit, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 - the shell shows every error and lives on
-            return self._failed(error, text)
+            return self._failed(error, text, None if self._script is None else ScriptPlace(self._script, piece.line))
         return True
 
-    def _failed(self, error: Exception, statement: str = "") -> bool:
-        self.screen.complain(error_text(error, statement, colour=self.screen.has_colour_for_errors))
+    def _failed(self, error: Exception, statement: str = "", at: ScriptPlace | None = None) -> bool:
+        self.screen.complain(error_text(error, statement, at=at, colour=self.screen.has_colour_for_errors))
         if self.options.debug:
-            self.screen.complain("".join(traceback.format_exception(error)).rstrip())
+            self.screen.complain(trace_text(error))
         return False
 
     # --- statements ----------------------------------------------------------------------------------------
@@ -263,7 +263,20 @@ class ShellSession:
         self.options.bail = _switch(value)
 
     def _command_read(self, name: str) -> bool:
-        return self.run_file(name)
+        if self._nested_files >= NESTED_FILES_MAX:
+            raise InvalidStatementError(f"{name}: files nest deeper than {NESTED_FILES_MAX}")
+        try:
+            file = Path(name).expanduser().open(encoding="utf-8")
+        except OSError as error:
+            raise NotFoundError(f"cannot read {name}: {error.strerror}") from error
+        self._nested_files += 1
+        try:
+            with file:
+                return self.run_lines(file, name)
+        except UnicodeDecodeError as error:
+            raise InvalidStatementError(f"{name} is not UTF-8 text: {error.reason}") from error
+        finally:
+            self._nested_files -= 1
 
     def _command_output(self, name: str | None = None) -> None:
         self.screen.redirect(None if name in (None, "stdout") else name)

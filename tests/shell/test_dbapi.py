@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -21,12 +23,15 @@ from hypothesis import strategies as st
 import penstock
 from penstock.common.errors import (
     DataDirectoryInUseError,
+    InternalError,
     InvalidStatementError,
     InvalidValueError,
     NotFoundError,
     PenstockError,
+    SqlSyntaxError,
 )
 from penstock.mnode.admin.engine_registry import open_engine
+from penstock.mnode.engine import Engine
 from penstock.shell.api import dbapi
 from penstock.shell.api.parameter_binding import bind, bind_rows, literal
 from penstock.sql.dialect.parser import parse_one
@@ -235,6 +240,28 @@ def test_errors_are_in_both_hierarchies(connection: dbapi.Connection) -> None:
     with pytest.raises(NotFoundError):
         connection.execute("SELECT * FROM nosuch")
     assert connection.ProgrammingError is dbapi.ProgrammingError
+
+
+def test_errors_stand_alone_unless_they_are_defects(
+    connection: dbapi.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was wrong is told once; where in the code that was found is for the log. A defect tells all."""
+    monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
+    with caplog.at_level(logging.DEBUG, "penstock.shell.api"), pytest.raises(dbapi.ProgrammingError) as caught:
+        connection.execute("SELEKT 1")
+    assert "The above exception" not in "".join(traceback.format_exception(caught.value))
+    record = next(record for record in caplog.records if record.name == "penstock.shell.api.dbapi_errors")
+    assert record.levelno == logging.DEBUG
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], SqlSyntaxError)
+
+    def broken(*_: object) -> None:
+        raise InternalError("a wheel came off")
+
+    monkeypatch.setattr(Engine, "execute", broken)
+    with pytest.raises(dbapi.InternalError) as defect:
+        connection.execute("SELECT 1")
+    assert "in broken" in "".join(traceback.format_exception(defect.value))
 
 
 def test_closed_things_say_so(tmp_path: Path) -> None:

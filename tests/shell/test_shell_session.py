@@ -139,6 +139,28 @@ def test_files_are_read_line_by_line(shell: Shell, tmp_path: Path) -> None:
     assert shell.connection.statements == ["insert into t values\n (1),\n (2)", "select 1"]
 
 
+def test_errors_of_files_name_file_and_line(shell: Shell, tmp_path: Path) -> None:
+    """The line of the mistake, in whichever file it is, after comments, blank lines and statements of several lines."""
+    inner, outer = tmp_path / "inner.sql", tmp_path / "outer.sql"
+    inner.write_text("select\n 1; select 2;\n\n-- next\nfail thing\n  with more;\n")
+    outer.write_text(f"/* two\nlines */\n.bail off\n.read {inner}\n.wat\n\nfail thing")
+    assert not shell.session.run_file(str(outer))
+    assert shell.errors.getvalue() == (
+        f"{inner}:5: ERROR: no such thing\n  line 5: fail thing\n               ^^^^^\n"
+        f"{outer}:5: ERROR: no command .wat\nHint: .help lists them\n"
+        f"{outer}:7: ERROR: no such thing\n  fail thing\n       ^^^^^\n")
+    assert not shell.session.run_lines(["select 1;\n", "fail thing;\n"], "stdin")
+    assert "stdin:2: ERROR: no such thing" in shell.errors.getvalue()
+
+
+def test_a_file_that_a_file_names_in_vain_is_told_with_the_line(shell: Shell, tmp_path: Path) -> None:
+    """The file that names it is where somebody must look."""
+    outer = tmp_path / "outer.sql"
+    outer.write_text("\nsource nowhere.sql\n")
+    assert not shell.session.run_file(str(outer))
+    assert f"{outer}:2: ERROR: cannot read nowhere.sql" in shell.errors.getvalue()
+
+
 def test_files_that_name_themselves_end(shell: Shell, tmp_path: Path) -> None:
     """A file that includes itself is refused after some levels."""
     file = tmp_path / "loop.sql"
