@@ -55,7 +55,12 @@ class Cells:
 
 
 def format_table(table: pa.Table, mode: Mode, style: Style) -> str:
-    """Returns `table` in `mode`, ending with a newline unless it is empty text."""
+    """Returns `table` in `mode`, ending with a newline unless it is empty text.
+
+    A single row that a box would cut is shown as a vertical row: whole, as it is.
+    """
+    if mode == "box" and table.num_rows == 1 and not _fits_box(text_columns(table, style), style):
+        mode = "line"
     return _FORMATTERS[mode](table, style)
 
 
@@ -146,6 +151,15 @@ def _box(table: pa.Table, style: Style) -> str:
     if None in kept:
         lines.append(f"{len(kept) - 1} of {len(columns)} columns fit into the terminal; \\G shows all")
     return "\n".join(lines) + "\n"
+
+
+def _fits_box(columns: Sequence[Cells], style: Style) -> bool:
+    """Whether a box shows all values as they are, in lines that the terminal has room for."""
+    if any(shown != cells for cells, shown in zip(
+            columns, (_shortened(cells, style.text_width) for cells in columns), strict=True)):
+        return False
+    widths = [_column_width(cells) for cells in columns]
+    return None not in _columns_that_fit(widths, style.terminal_width)
 
 
 def _shortened(cells: Cells, limit: int | None) -> Cells:

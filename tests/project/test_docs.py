@@ -16,7 +16,9 @@ from kits.basics.places import ROOT
 from kits.pages.examples import shown_in
 
 from penstock.common import connection, errors
+from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.commands.generate_options import add_generate_options
+from penstock.shell.terminal.error_text import ScriptPlace, error_text
 from penstock.shell.terminal.help_text import COMMANDS
 from penstock.tasks.protocol import task_status
 
@@ -188,6 +190,18 @@ def test_readme_output_is_real(tmp_path: Path) -> None:
     )
     [output, _] = shown_in(ROOT / "README.md", "text")
     assert answer.stdout == output, answer.stderr
+
+
+def test_shell_page_shows_an_error_of_a_file() -> None:
+    """It looks as it is shown, for a query whose first line is the tenth of the file."""
+    query = "SELECT *\nFROM p.meters\nWHERE amp > 1"
+    with Sandbox() as bed:
+        bed.execute("CREATE DATABASE p")
+        bed.execute("CREATE TABLE p.meters (ts TIMESTAMP, amps DOUBLE)")
+        with pytest.raises(errors.NotFoundError) as caught:
+            bed.execute(query)
+    text = error_text(caught.value, query, at=ScriptPlace("setup.sql", 10)) + "\n"
+    assert shown_in(ROOT / "docs" / "shell.md", "text")[1] == text
 
 
 def test_operations_page_statements_run(con: Any) -> None:

@@ -103,7 +103,7 @@ def test_long_and_wide_texts_are_cut() -> None:
 
 def test_columns_that_do_not_fit_are_left_out_in_the_middle() -> None:
     """A narrow terminal keeps the first and last columns and says so."""
-    table = pa.table({f"column_{index}": [index] for index in range(12)})
+    table = pa.table({f"column_{index}": [index, index] for index in range(12)})
     lines = format_table(table, "box", Style(terminal_width=60)).splitlines()
     assert all(len(line) <= 60 for line in lines)
     assert "column_0" in lines[1]
@@ -112,13 +112,29 @@ def test_columns_that_do_not_fit_are_left_out_in_the_middle() -> None:
     assert lines[-1] == "4 of 12 columns fit into the terminal; \\G shows all"
 
 
+@pytest.mark.parametrize(("value", "style"), [
+    ("x" * 11, Style(text_width=10)), ("x" * 40, Style(terminal_width=30)), ("two\nlines", Style(text_width=10)),
+])
+def test_a_single_row_is_shown_whole(value: str, style: Style) -> None:
+    """Where a box would cut it, or write its line breaks otherwise, it stands vertically; several rows are cut."""
+    text = format_table(pa.table({"name": ["t"], "statement": [value]}), "box", style)
+    assert text == f"{'*' * 27} 1.row {'*' * 27}\n     name: t\nstatement: {value}\n"
+    assert value not in format_table(pa.table({"name": ["t"] * 2, "statement": [value] * 2}), "box", style)
+
+
+def test_a_single_row_that_fits_is_in_a_box() -> None:
+    """Up to the last character that there is room for."""
+    fits = format_table(pa.table({"v": ["x" * 10]}), "box", Style(text_width=10, terminal_width=14))
+    assert fits.splitlines()[3] == "│ xxxxxxxxxx │"
+
+
 @given(
     st.lists(st.integers(1, 80), min_size=1, max_size=12), st.integers(60, 200), st.lists(st.booleans(), min_size=12)
 )
 def test_tables_fit_into_the_terminal(widths: list[int], terminal_width: int, numbers: list[bool]) -> None:
     """Whatever the columns, no line is wider than the terminal; texts are cut before columns are left out."""
     columns = [
-        pa.array([10 ** min(width - 1, 17)] if number else ["x" * width])
+        pa.array([10 ** min(width - 1, 17), 0] if number else ["x" * width, ""])
         for width, number in zip(widths, numbers, strict=False)
     ]
     names = [f"c{index}" for index in range(len(columns))]
