@@ -5,7 +5,7 @@ BIN := .venv/bin
 OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|profile|by_night)' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz figures docs site sim lock audit clean
+.PHONY: help demo solar test quick check nightly fuzz figures docs site sim lock audit dist clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -67,6 +67,10 @@ lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.loc
 
 audit: $(READY)  ## Asks the package registry for known vulnerabilities of what requirements.lock names.
 	$(BIN)/uv tool run 'pip-audit>=2.9,<3' --disable-pip --require-hashes --requirement requirements.lock
+
+dist: $(READY)  ## The wheel and the source distribution, in dist/ (see docs/releases.md).
+	rm -rf dist
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
 
 clean:  ## Removes what the other targets have made.
 	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,8 @@
 
 tests/golden/formats/<version>.tar.xz has everything that a format covers: write it when a format version is raised.
 tests/golden/running_streams/<name>.tar.xz, with the name as argument, has streams of every kind: write it before what
-they keep is changed. Archives of the versions before stay.
+they keep is changed. tests/golden/releases/<version>.tar.xz, with `release` as argument, is what a release leaves.
+Archives of the versions before stay.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kits.engines import running_streams  # noqa: E402
+from kits.engines import released_directory, running_streams  # noqa: E402
 from kits.engines.data_directories import make_directory  # noqa: E402
 
+import penstock  # noqa: E402
 from penstock.mnode.catalog.directory_format import FORMAT_VERSION  # noqa: E402
 
 _LEFT_OUT = {"LOCK", "OWNER", "lock.mdb", "views.duckdb", "log"}
@@ -30,13 +32,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         data.mkdir()
-        if len(sys.argv) > 1:
-            running_streams.write(data)
-            _pack(data, golden / "running_streams" / f"{sys.argv[1]}.tar.xz")
-            return
-        text = json.dumps(make_directory(data), indent=1, default=str)
-        _pack(data, golden / "formats" / f"{FORMAT_VERSION}.tar.xz")
-        (golden / "formats" / f"{FORMAT_VERSION}.json").write_text(text + "\n", "utf-8")
+        match sys.argv[1:]:
+            case []:
+                text = json.dumps(make_directory(data), indent=1, default=str)
+                _pack(data, golden / "formats" / f"{FORMAT_VERSION}.tar.xz")
+                (golden / "formats" / f"{FORMAT_VERSION}.json").write_text(text + "\n", "utf-8")
+            case ["release"]:
+                found = released_directory.write(data)
+                lines = ",\n".join(f"{json.dumps(query)}: {json.dumps(rows)}" for query, rows in found.items())
+                _pack(data, golden / "releases" / f"{penstock.__version__}.tar.xz")
+                (golden / "releases" / f"{penstock.__version__}.json").write_text(f"{{{lines}}}\n", "utf-8")
+            case [name]:
+                running_streams.write(data)
+                _pack(data, golden / "running_streams" / f"{name}.tar.xz")
+            case _:
+                sys.exit("usage: write_format.py [release | NAME]")
 
 
 def _pack(data: Path, path: Path) -> None:

@@ -104,7 +104,7 @@ STREAMS: dict[str, tuple[str, str]] = {
 }
 """By name: the options of a stream and its query."""
 
-_SETUP = (
+SETUP = (
     "CREATE DATABASE d VGROUPS 2 WAL_RETENTION_PERIOD -1 KEEP 36500d", "USE d",
     "CREATE STABLE m (ts TIMESTAMP, v INT, a DOUBLE, note VARCHAR(8), ok BOOL) TAGS (site INT, place VARCHAR(8))",
     *(f"CREATE TABLE t{n} USING m TAGS ({n % 3}, 'p{n % 2}')" for n in range(4)),
@@ -121,9 +121,9 @@ _SETUP = (
 )
 
 
-def open_streams(directory: Path, now_ms: int) -> TestBed:
+def open_streams(directory: Path, now_ms: int, **config: Any) -> TestBed:
     """Opens a directory of `write` at a time in ms, without Spark."""
-    bed = TestBed(directory=directory, now_ms=now_ms, config={**CONFIG, "checkpointInterval": "1h"})
+    bed = TestBed(directory=directory, now_ms=now_ms, config={**CONFIG, "checkpointInterval": "1h", **config})
     if directory.joinpath("vnode").is_dir() and any(directory.glob("vnode/*")):
         bed.execute("USE d")
     return bed
@@ -132,14 +132,18 @@ def open_streams(directory: Path, now_ms: int) -> TestBed:
 def write(directory: Path) -> None:
     """Makes the directory: streams with two checkpoints, rows behind the last of them, and open windows."""
     with open_streams(directory, STARTED) as bed:
-        bed.all(*_SETUP)
-        bed.all(*(f"CREATE STREAM {name} {options} INTO {name}_out AS {query}"
-                  for name, (options, query) in STREAMS.items()))
-        for number in range(BEFORE):
-            insert_rounds(bed, range(number, number + 1))
-            if number in (BEFORE // 3, BEFORE - 4):
-                bed.checkpoint()
-                bed.execute("FLUSH DATABASE d")
+        bed.all(*SETUP, *(f"CREATE STREAM {name} {options} INTO {name}_out AS {query}"
+                          for name, (options, query) in STREAMS.items()))
+        begin(bed)
+
+
+def begin(bed: TestBed) -> None:
+    """Inserts the rows of the directory, with two checkpoints; some rows are behind the last of them."""
+    for number in range(BEFORE):
+        insert_rounds(bed, range(number, number + 1))
+        if number in (BEFORE // 3, BEFORE - 4):
+            bed.checkpoint()
+            bed.execute("FLUSH DATABASE d")
 
 
 def go_on(bed: TestBed, together: int) -> None:
@@ -188,11 +192,21 @@ def _rows(step: int) -> list[str]:
 
 def compare(bed: TestBed, name: str) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Returns the results of a stream and what the same query gives at once, where windows have ended."""
-    batch = bed.rows(STREAMS[name][1])
     first = -(10**9) if name == "with_history" else STARTED - T0
-    wanted = [row for row in batch if first <= row[0] < AGREED - T0]
+    return compared(bed, f"SELECT * FROM {name}_out", STREAMS[name][1], first)
+
+
+def compared(
+    bed: TestBed, results: str, query: str, first: int = STARTED - T0
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Returns what two queries give in windows that have ended; of the first one the columns that the second has.
+
+    `first`: the beginning of the first window, in ms after T0.
+    """
+    batch = bed.rows(query)
     width = len(batch[0])
-    found = [row[:width] for row in bed.rows(f"SELECT * FROM {name}_out") if first <= row[0] < AGREED - T0]
+    found, wanted = ([row[:width] for row in rows if first <= row[0] < AGREED - T0]
+                     for rows in (bed.rows(results), batch))
     return sorted(map(_rounded, found), key=repr), sorted(map(_rounded, wanted), key=repr)
 
 
