@@ -86,7 +86,8 @@ class DryRun:
     """Executes DRY RUN statements of an engine."""
 
     def __init__(self, engine: Engine, open_bed: OpenBed) -> None:
-        self._functions_directory = functions_directory(engine.config, engine.paths)
+        self._config = {"udfDir": str(functions_directory(engine.config, engine.paths)),
+                        "maxFuture": f"{engine.config.max_future:g}s" if engine.config.max_future else 0}
         self._catalog = engine.catalog
         self._storage = engine.storage
         self._plan = engine.streams.planning.plan
@@ -113,8 +114,7 @@ class DryRun:
         database = self._catalog.database(plan.source.database)
         assert table is not None
         assert database is not None
-        config = {"udfDir": str(self._functions_directory)}
-        with self._open_bed(session.time_zone, session.now_ms, config) as sandbox:
+        with self._open_bed(session.time_zone, session.now_ms, self._config) as sandbox:
             for function in {call.function for call in plan.functions}:
                 sandbox.engine.catalog.functions.create(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)

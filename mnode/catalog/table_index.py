@@ -192,6 +192,15 @@ class TableIndex:
         known = self._children.get(super_uid)
         return None if known is None else known.get(uid)
 
+    def name_by_uid(self, storage_uids: Iterable[int], uid: int) -> str | None:
+        """Returns the name of a normal table, or of a child table of one of these super tables; None if it is gone."""
+        for super_uid in storage_uids:
+            child = self.child_by_uid(super_uid, uid)
+            if child is not None:
+                return child.name
+        table = self._tables.get(uid)
+        return None if table is None else table.name
+
     def children_of(self, super_uid: int, uids: Iterable[int]) -> list[ChildTable]:
         """Returns those of these child tables of a super table that are there."""
         return [child for uid in uids if (child := self.child_by_uid(super_uid, uid)) is not None]
@@ -305,6 +314,10 @@ class TableIndex:
         self._tables[table.uid] = table
         self._namespaces[table.database] = after
         del self._staged[table.uid]
+        self._changes += 1
+
+    def note_change(self) -> None:
+        """What was found before may mean something else: streams have come to write it, or don't any more."""
         self._changes += 1
 
     def drop_table(self, table: Table) -> None:

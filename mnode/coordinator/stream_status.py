@@ -13,8 +13,8 @@ from penstock.sql.cuts import Cut
 from penstock.tasks.protocol.messages import SetRates
 
 VerdictKind = Literal[
-    "down", "silent", "external", "stalled", "intake", "unbalanced", "mismatch", "state", "sink", "source", "function",
-    "vnode", "skew", "busy", "idle", "healthy"]
+    "down", "silent", "external", "stalled", "intake", "unbalanced", "late", "mismatch", "state", "sink", "source",
+    "function", "vnode", "skew", "busy", "idle", "healthy"]
 """What holds a stream up: itself, as it doesn't run; a task; something outside; nothing."""
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.common.moments import moment_text
 from penstock.common.quantities import mebibytes
 from penstock.mnode.coordinator.stream_bounds import state_bytes
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus, VerdictKind
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import LeadingRow
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 _SAME_AGAIN = 3
@@ -21,6 +23,8 @@ _BLOCKED_ENOUGH = 0.2
 _SATURATED = 0.85
 """Share of its time from which on the thread of a stream on one worker has no room left."""
 _FAR_BUSIER = 3
+_LATE_ENOUGH = 10
+"""Late rows without one in time that are reported where the watermark isn't ahead of the log; fewer are disorder."""
 _FAR_BEHIND, _RECORDS_BEHIND = 4, 10
 """A vnode is slow if it is so many times as many records behind as the others are, and so many more."""
 
@@ -42,12 +46,15 @@ class TaskNames:
     """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2.
 
     The name of an agg task that is on an snode says so too. `right_vgroup_ids`: the vnodes of a join's right side.
+    `table`: returns the name of a child or normal table by its uid.
     """
 
-    def __init__(self, stream: str, nodes: Nodes, right_vgroup_ids: tuple[int, ...] = ()) -> None:
+    def __init__(self, stream: str, nodes: Nodes, right_vgroup_ids: tuple[int, ...] = (),
+                 table: Callable[[int], str] = str) -> None:
         self._stream = stream
         self.nodes = nodes
         self._right = right_vgroup_ids
+        self.table = table
 
     @property
     def vnodes(self) -> int:
@@ -93,6 +100,9 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
     lost = _without_intake(reports, names) or _unbalanced(info, reports, names)
     if lost is not None:
         return lost
+    late = _silenced(reports, names)
+    if late is not None:
+        return late
     if info.audit is not None and info.audit.mismatches:
         return Verdict("mismatch", f"the audit has found {info.audit.mismatches} wrong results: see SHOW INCIDENTS")
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
@@ -149,6 +159,31 @@ def _unbalanced(info: StreamInfo, reports: Sequence[TaskReport], names: TaskName
             return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: it has "
                            f"skipped {report.intake.passed_over} rows of its log", task)
     return None
+
+
+def _silenced(reports: Sequence[TaskReport], names: TaskNames) -> Verdict | None:
+    """Returns the verdict on a source task whose time a row has set so that others are late; of several tasks, on the
+    one with most late rows."""
+    found = [(row.late, report.status.task, row) for report in reports
+             if (row := report.status.late.leading) is not None and _silences(row)]
+    if not found:
+        return None
+    late, task, row = max(found, key=lambda one: one[0])
+    because = (f"are late since {moment_text(row.since_ms)}, because of {names.table(row.tuid)}'s row of "
+               f"{moment_text(row.ts_ms)}")
+    if not row.timely:
+        return Verdict("late", f"all rows {because}: {late} by now, at {names(task)}", task)
+    whose = "" if row.silent_tuid is None else names.table(row.silent_tuid)
+    if row.silent > 1:
+        whose += f" and {row.silent - 1} other tables"
+    return Verdict("late", f"rows of {whose} {because}: {late} of {late + row.timely} by now, at {names(task)}", task)
+
+
+def _silences(row: LeadingRow) -> bool:
+    """Whether rows are late because of this one, not by the disorder that they come in."""
+    if row.ahead:
+        return not row.timely or row.silent > 0
+    return not row.timely and row.late >= _LATE_ENOUGH
 
 
 def stalled_reason(report: TaskReport) -> str:
@@ -277,19 +312,31 @@ def _far_behind(reports: Sequence[TaskReport]) -> int | None:
 
 
 def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
+    left_out = _from_the_future(reports, names)
     if not reports:
         return Verdict("healthy", "healthy")
     if not any(_has_more(report) or report.rows_in_rate for report in reports):
-        return Verdict("idle", "idle: all rows are processed")
+        return Verdict("idle", f"idle: all rows are processed{left_out}")
     busiest = _busiest(reports)
     if busiest.busy is None:
-        return Verdict("healthy", "healthy")
+        return Verdict("healthy", f"healthy{left_out}")
     text = f"healthy: {names(busiest.status.task)} is the busiest, {busiest.busy:.0%} of the time"
     gathering_ms = max((round(report.status.pacing.gathering_s * 1000, 1) for report in reports
                         if report.status.pacing.is_at_its_bound), default=0.0)
     if gathering_ms:
         text += f"; rows gather for {gathering_ms:g} ms, the maximum, since its workers are busy"
-    return Verdict("healthy", text, busiest.status.task)
+    return Verdict("healthy", text + left_out, busiest.status.task)
+
+
+def _from_the_future(reports: Sequence[TaskReport], names: TaskNames) -> str:
+    """Says which rows are left out since they are too far in the future; empty if none are."""
+    rows = sum(report.status.late.future_rows for report in reports)
+    known = [row for report in reports if (row := report.status.late.future) is not None]
+    if not known:
+        return ""
+    last = max(known, key=lambda row: row.since_ms)
+    return (f"; rows from the future are left out since {moment_text(min(row.since_ms for row in known))}: {rows} by "
+            f"now, such as {names.table(last.tuid)}'s of {moment_text(last.ts_ms)}")
 
 
 def _state_share(report: TaskReport) -> float:

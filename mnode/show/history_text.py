@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
+from penstock.common.moments import moment_text
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.protocol.task_status import HistoryProgress
 
@@ -24,17 +24,8 @@ def history_text(progress: Sequence[HistoryProgress], precision: Precision) -> s
     reached = [one.reached_ts for one in progress if not one.done]
     known = [ts for ts in reached if ts is not None]
     if known and len(known) == len(reached):
-        parts.append(f"reached {_moment(min(known), precision)}")
+        parts.append(f"reached {moment_text(min(known) * 1000 // UNITS_PER_SECOND[precision])}")
     left = [one.remaining_ms for one in progress if one.remaining_ms is not None]
     if left:
         parts.append(f"{-(-max(left) // 1000)} s left")
     return ", ".join(parts)
-
-
-def _moment(ts: int, precision: Precision) -> str:
-    milliseconds = ts * 1000 // UNITS_PER_SECOND[precision]
-    try:
-        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    except (OverflowError, ValueError):
-        return str(ts)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03}"

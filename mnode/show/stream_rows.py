@@ -233,11 +233,9 @@ class StreamRows:
     def _late_row_rows(self) -> Rows:
         for stream, vgroup, report, _, precision in self._sources():
             for row in report.status.dropped or ():
-                child = self._catalog.child_by_uid(stream.source_uid, row.tuid)
-                table = self._catalog.table_by_uid(row.tuid) if child is None else None
-                name = child.name if child is not None else table.name if table is not None else None
                 yield {
-                    "stream_name": stream.name, "node_id": vgroup, "table_name": name,
+                    "stream_name": stream.name, "node_id": vgroup,
+                    "table_name": self._catalog.name_by_uid(stream.source_uids, row.tuid),
                     "ts": to_ms(row.ts, precision), "reason": row.reason,
                     "late_by_ms": to_ms(row.lateness, precision), "ingest_time": row.ingest_time_ms or None,
                     "version": row.version, "message": None,

@@ -22,6 +22,7 @@ from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.task_plans.stream_plan import CalculationPlan, RefreshPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
+from penstock.sql.types import UNITS_PER_SECOND
 
 REPLACEMENT_SUFFIX = "#new"
 
@@ -87,8 +88,7 @@ class StreamCreation:
         except PenstockError:
             if plan.sink.create:
                 tables.discard_table(target_uid)
-            if stored.plan.calculation is not None:
-                tables.discard_table(stored.plan.calculation.uid)
+            tables.discard_table(stored.plan.executions_uid)
             raise
         tables.schema_changed()
         try:
@@ -140,7 +140,7 @@ class StreamCreation:
         """
         if self._services.catalog.streams.named(record.name) is not None:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
-        stored = self._planning.plan_again(record)
+        stored = self._from_now_on(self._planning.plan_again(record))
         plan = stored.plan
         self._planning.refuse_long_history(plan, require_database(plan.source.database, self._services.catalog))
         cut = self._services.storage.durable_cut(stored.graph.read_vgroup_ids)
@@ -151,3 +151,12 @@ class StreamCreation:
         for vgroup_id, version in cut:
             self._services.storage.vnode(vgroup_id).set_pin(pin_of(restored.id), version)
         return restored
+
+    def _from_now_on(self, stored: StoredPlan) -> StoredPlan:
+        """Returns a plan for which the rows that are there have come by now: none is from the future for having come
+        after the stream was created first.
+        """
+        plan, policies = stored.plan, stored.plan.policies
+        created = self._services.clock.now_ms() * UNITS_PER_SECOND[plan.source.precision] // 1_000
+        time = replace(policies.time, created=created)
+        return replace(stored, plan=replace(plan, policies=replace(policies, time=time)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from penstock.common.errors import StateLayoutError, UnavailableError
 from penstock.mnode.access.session import Result
@@ -79,7 +80,12 @@ class StreamReports:
         stored = self._known.plans.get(stream.id)
         if stored is None:
             return TaskNames(stream.name, Nodes(()))
-        return TaskNames(stream.name, stored.graph.nodes, stored.graph.right_vgroup_ids)
+        return TaskNames(stream.name, stored.graph.nodes, stored.graph.right_vgroup_ids, partial(
+            self._table_name, stream))
+
+    def _table_name(self, stream: StreamRecord, uid: int) -> str:
+        """Returns the name of a table whose rows the stream reads."""
+        return self._services.catalog.name_by_uid(stream.source_uids, uid) or "a table that was dropped"
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]

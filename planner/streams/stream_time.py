@@ -20,7 +20,7 @@ class TimeDefaults:
     clock: TimeClock = "event"
     allowed_lateness_s: float = 0.0
     close_when_idle: bool = False
-    max_future_s: float = 36_500 * 86_400.0
+    max_future_s: float = 86_400.0
     max_skew_s: float = 0.0
     writer_timeout_s: float = 60.0
     on_error: OnError = "null"

@@ -676,6 +676,11 @@ class StreamPlan:
         return IsolationClass.OPEN_GROUPS if self.grouping.by_values and self.sends_partials else IsolationClass.ANY
 
     @property
+    def executions_uid(self) -> int:
+        """The table of executions, 0 if there is none."""
+        return 0 if self.calculation is None else self.calculation.uid
+
+    @property
     def announces_windows(self) -> bool:
         """Whether agg tasks tell sink tasks of windows that open."""
         events = () if self.notify is None else self.notify.events

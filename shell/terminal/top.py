@@ -38,7 +38,8 @@ _BAR = 10
 _ESCAPE_S = 0.05
 #: Kinds of verdicts on running streams that somebody should look at.
 _HELD_UP = frozenset({
-    "stalled", "intake", "unbalanced", "mismatch", "state", "sink", "source", "function", "vnode", "skew", "busy"})
+    "stalled", "intake", "unbalanced", "late", "mismatch", "state", "sink", "source", "function", "vnode", "skew",
+    "busy"})
 _STYLES = {"RUNNING": "green", "IDLE": "green", "PAUSED": "yellow", "STARTING": "yellow", "STOPPED": "dim"}
 
 Order = Literal["pause", "resume", "quit"]

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.compute.quarantine import Quarantine
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
 from penstock.tasks.dropped.row_counts import RowCounts
+from penstock.tasks.dropped.time_leader import TimeLeader
 from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow, Reason, RowKey
-from penstock.tasks.protocol.task_status import LateRows
+from penstock.tasks.protocol.task_status import FutureRows, LateRows
 from penstock.tasks.state.state_store import StateStore
 from penstock.wal.record import RowsRecord
 
@@ -35,6 +37,7 @@ class DroppedRows:
         self._children = children
         self._dead_letters = dead_letters
         self.ledger = TimeLedger()
+        self.leader = TimeLeader(plan)
         self.counts = RowCounts()
         self.quarantine = Quarantine(store, plan.source)
         self.retries: dict[RowKey, DeadRow] = {}
@@ -55,6 +58,7 @@ class DroppedRows:
         """Counts rows, by their numbers, that came too late; they stay in what is read back."""
         kept = dropped_rows(classified, rows.tolist(), "late", self._plan)
         self.ledger.drop("late", kept, len(rows) - len(kept))
+        self.leader.count_late(classified, rows)
         self.counts.late += len(rows)
         if self._plan.dlq is not None and self._plan.dlq.late:
             self._dead_letter(dropped_rows(classified, rows.tolist(), "late", self._plan, len(rows)),
@@ -73,16 +77,22 @@ class DroppedRows:
     def late_rows(self, place: int) -> LateRows:
         """Returns how many rows were late or dropped, of the vnode at `place`."""
         ledger = self.ledger
+        units_per_ms = UNITS_PER_SECOND[self._plan.source.precision] // 1_000
+        future = None
+        if ledger.future is not None:
+            tuid, ts, since_ms = ledger.future
+            future = FutureRows(tuid, ts // units_per_ms, since_ms)
         return LateRows(ledger.count("late"), late_kept=((place, ledger.late_kept),),
                         future_rows=ledger.count("future"), error_rows=ledger.count("error"),
-                        lateness=ledger.lateness())
+                        lateness=ledger.lateness(), leading=self.leader.status(), future=future)
 
     def save(self) -> dict[str, Any]:
-        return {"ledger": self.ledger.save(self._store),
+        return {"ledger": self.ledger.save(self._store), "leader": self.leader.save(),
                 "retried": [dead_to_json(row) for row in self.retries.values()]}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        # Checkpoints of older versions have neither.
+        # Checkpoints of older versions have none of them.
+        self.leader.restore(meta.get("leader"))
         if "ledger" in meta:
             self.ledger.restore(meta["ledger"], self._store)
         retries = [dead_from_json(row) for row in meta.get("retried", ())]

@@ -35,6 +35,7 @@ class TimeLedger:
         self._rows = 0
         self._buckets: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
         self._dropped: dict[Reason, int] = {}
+        self._future: tuple[int, int, int] | None = None
         self._sample: deque[DroppedRow] = deque(maxlen=SAMPLE_ROWS)
         self._shown: tuple[DroppedRow, ...] = ()
         self._changed = False
@@ -67,10 +68,18 @@ class TimeLedger:
             self._sample.append(row)
             self._changed = True
             count += 1
+            if reason == "future":
+                since_ms = row.ingest_time_ms if self._future is None else self._future[2]
+                self._future = row.tuid, row.ts, since_ms
         self._dropped[reason] = self._dropped.get(reason, 0) + count
 
     def count(self, reason: Reason) -> int:
         return self._dropped.get(reason, 0)
+
+    @property
+    def future(self) -> tuple[int, int, int] | None:
+        """The table and the time of the last row from the future, and when the log got the first one (ms)."""
+        return self._future
 
     @property
     def sample(self) -> tuple[DroppedRow, ...]:
@@ -94,11 +103,14 @@ class TimeLedger:
         """Returns what `restore` needs besides the sample."""
         found = np.flatnonzero(self._buckets)
         return {"rows": self._rows, "left_out": self._dropped, "late_kept": self.late_kept,
-                "buckets": [[int(n), int(self._buckets[n])] for n in found]}
+                "future": self._future, "buckets": [[int(n), int(self._buckets[n])] for n in found]}
 
     def restore(self, saved: dict[str, Any], store: StateStore) -> None:
         self._rows, self._dropped = saved["rows"], dict(saved["left_out"])
-        self.late_kept = saved.get("late_kept", 0)  # checkpoints of older versions have none
+        # Checkpoints of older versions have neither.
+        self.late_kept = saved.get("late_kept", 0)
+        future = saved.get("future")
+        self._future = None if future is None else (future[0], future[1], future[2])
         for bucket, count in saved["buckets"]:
             self._buckets[bucket] = count
         (sample,) = store.get_many([_SAMPLE_KEY])

@@ -158,6 +158,33 @@ class TimeStatus(NamedTuple):
     """The places of the vnodes whose watermark is the least of an agg task's inputs."""
 
 
+class LeadingRow(NamedTuple):
+    """The row that a vnode's time is of, where rows were late since. Times in milliseconds.
+
+    `since_ms`: when the log got it, or the first one by which time was `ahead` of the log's own. Since then `late` rows
+    came too late, and `timely` ones in time. The last rows of `silent` tables, among them `silent_tuid`, were late.
+    """
+
+    tuid: int
+    ts_ms: int
+    since_ms: int
+    ahead: bool
+    late: int
+    timely: int
+    silent_tuid: int | None
+    silent: int
+
+
+class FutureRows(NamedTuple):
+    """The last row that was dropped since it is too far in the future, and since when there are such rows, in
+    milliseconds.
+    """
+
+    tuid: int
+    ts_ms: int
+    since_ms: int
+
+
 class LateRows(NamedTuple):
     """How many rows came late, and how many were dropped."""
 
@@ -174,6 +201,10 @@ class LateRows(NamedTuple):
     refused_rows: int = 0
     """Results that don't fit their table and aren't written."""
     lateness: Lateness = Lateness()
+    leading: LeadingRow | None = None
+    """What makes rows late."""
+    future: FutureRows | None = None
+    """Which row was dropped last of those from the future."""
 
 
 class StateSize(NamedTuple):

@@ -16,6 +16,7 @@ from penstock.tasks.compute.quarantine import TableTimes
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.dropped.dropped_rows import DroppedRows
+from penstock.tasks.dropped.time_leader import TimeLeader
 from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
@@ -55,7 +56,7 @@ _RECENT_PART = 4
 def inherited(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the checkpoint of a source task for one that takes over part of its tables: it has counted nothing."""
     counts = {"ledger": TimeLedger().counts()} if "ledger" in meta else {}
-    return {**meta, **counts, ROWS_TOTAL: 0}
+    return {**meta, **counts, "leader": TimeLeader.inherited(meta.get("leader")), ROWS_TOTAL: 0}
 
 
 class SourceTask(BaseSourceTask):
@@ -301,6 +302,7 @@ class SourceTask(BaseSourceTask):
                                     classified.ts[:first])
             classified = never_late(classified.rows.slice(0, first), self._plan, as_of)
         if len(classified.ts):
+            self._dropped.leader.follow(classified, self._time.newest)
             self._emitter.emit(classified, (), as_of, as_of)
             self._time.advance(classified.newest)
 
@@ -358,6 +360,9 @@ class SourceTask(BaseSourceTask):
         before, after = records[0].version - 1, records[-1].version
         if classified is not None and not deletes:
             self._keep_recent(classified, before, after)
+        leader, handed_on = self._dropped.leader, self._dropped.counts.handed_on
+        if classified is not None:
+            leader.follow(classified, self._time.newest)
         if classified is not None and self._plan.policies.state_ttl is not None:
             self._time.advance(classified.newest)  # the time at which groups change is told before they do
         self._emitter.emit(classified, deletes, before=before, after=after)
@@ -365,6 +370,7 @@ class SourceTask(BaseSourceTask):
         self._dropped.quarantine.settle()
         self._dropped.block = ()
         if classified is not None:
+            leader.count_timely(self._dropped.counts.handed_on - handed_on)
             self._time.advance(classified.newest)
 
     def _move(self, bodies: Sequence[dict[str, Any]], before: int, after: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from kits.basics.faulty_fs import FaultyFs
 from kits.streams.shared_computers import share_computers
@@ -18,6 +20,8 @@ from penstock.shell.api.arrow_values import column_values
 share_computers()
 
 T0 = 1_700_000_000_000
+OF_ANY_TIME = "36500d"
+"""`maxFuture` where rows may be of any time, whatever the clock shows."""
 
 
 class _LastingDuckdb(RenewableDuckdb):
@@ -36,14 +40,16 @@ class TestBed(Sandbox):
     All of a process answer queries by one DuckDB: a new one costs more than most queries. What an engine's own may read
     and take is tested with other engines.
 
+    Rows are from no future, unless `config` says so.
+
     `loses_rows`: a fault is planted by which source tasks do; else none may be missing.
     """
 
     __test__ = False
     loses_rows = False
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(fs=FaultyFs(), **options)
+    def __init__(self, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(fs=FaultyFs(), config={"maxFuture": OF_ANY_TIME, **(config or {})}, **options)
         queries = self.engine.parts.queries
         queries._engine = replace(queries._engine, shared=_DUCKDB)
 
@@ -65,6 +71,11 @@ class TestBed(Sandbox):
     def all(self, *statements: str) -> None:
         for statement in statements:
             self.execute(statement)
+
+    def forge(self, *statements: str) -> None:
+        """Executes statements that change results of streams, which is refused to others: as a fault would."""
+        with patch.object(self.engine.catalog.streams, "maker_of", lambda _: None):
+            self.all(*statements)
 
 
 def _plain(value: Any) -> Any:

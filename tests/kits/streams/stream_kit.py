@@ -20,7 +20,8 @@ from penstock.common.placement import place
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.streams.stored_stream_keeper import children_ipc
-from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.streams.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import SinkPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import (
@@ -134,6 +135,10 @@ class Catalog:
 
     def external_connection_names(self) -> Iterable[str]:
         return [one.name for one in self.connections]
+
+
+OF_ANY_TIME = StreamDefaults(time=TimeDefaults(max_future_s=36_500 * 86_400.0))
+"""Rows of kits may be of any time, whatever their clock shows."""
 
 
 class Store:
@@ -364,7 +369,7 @@ class StreamKit:
             self.catalog.connections = (ExternalConnection(connection.name, connection.kind, ()),)
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
-        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))
+        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms), OF_ANY_TIME)
         self.settings = settings or unhurried()
         self.results: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.writes: list[ResultWrite] = []

@@ -401,6 +401,27 @@ def test_streams_with_triggers_come_back(tmp_path: Path) -> None:
         assert [row["problem"] for row in executions] == [None] * (len(computed) + 1)
 
 
+def test_rows_of_a_stream_that_was_created_long_ago_are_from_no_future(tmp_path: Path) -> None:
+    """Its history is measured against the restoration: all that is in the dump has come by then."""
+    root = _made(tmp_path / "data")
+    with Sandbox("UTC", NOW_MS - 864_000_000, directory=root, fs=FaultyFs()) as sandbox:
+        for statement in ("CREATE DATABASE d", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)",
+                          "CREATE STREAM s INTO o AS SELECT _wstart, count(*) n FROM t INTERVAL(1m)"):
+            sandbox.execute(statement)
+        sandbox.advance(864_000)
+        sandbox.execute(f"INSERT INTO t VALUES ({NOW_MS - 180_000}, 1) ({NOW_MS - 120_000}, 1) ({NOW_MS}, 1)")
+        results = table(sandbox, "SELECT * FROM d.o ORDER BY 1").to_pylist()
+        assert len(results) == 2
+    dump(root, tmp_path / "dump")
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        assert restore(tmp_path / "dump", sandbox).streams == ["s"]
+    with open_sandbox(tmp_path / "new") as sandbox:
+        sandbox.execute("DELETE FROM d.t WHERE ts < 0")
+        assert table(sandbox, "SELECT sum(future_rows) FROM information_schema.ins_watermarks").to_pylist() == [
+            {"sum(future_rows)": 0}]
+        assert table(sandbox, "SELECT * FROM d.o ORDER BY 1").to_pylist() == results
+
+
 def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections come with references to their secrets; ingests, and streams into connections, wait. What streams have
     sent they don't send again."""

@@ -23,7 +23,17 @@ from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.protocol.task_status import FunctionStatus, Pacing, QueueStatus, StateSize, TaskStatus, TimeSpent
+from penstock.tasks.protocol.task_status import (
+    FunctionStatus,
+    FutureRows,
+    LateRows,
+    LeadingRow,
+    Pacing,
+    QueueStatus,
+    StateSize,
+    TaskStatus,
+    TimeSpent,
+)
 from penstock.tasks.protocol.worker_nodes import Nodes
 from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.window_agg import WindowAggTask
@@ -94,6 +104,34 @@ def test_one_slow_vnode_is_named() -> None:
         "vnode", "vnode v3 is 3000 records behind, the others at most 9; source s1/v3 is the bottleneck: busy 96% of "
         "the time", TaskId(7, "source", 1))
     assert told(report("source", 0, lag=2000), report("source", 1, lag=3000, busy=0.96)).kind == "busy"
+
+
+LED = LeadingRow(11, 1_704_103_200_000, 1_704_067_200_000, True, 3, 0, 11, 1)
+BECAUSE = "are late since 2024-01-01 00:00:00.000, because of 11's row of 2024-01-01 10:00:00.000"
+
+
+@pytest.mark.parametrize(("row", "told_of"), [
+    (LED, f"all rows {BECAUSE}: 3 by now, at source s1/v2"),
+    (LED._replace(timely=4), f"rows of 11 {BECAUSE}: 3 of 7 by now, at source s1/v2"),
+    (LED._replace(timely=4, silent=3), f"rows of 11 and 2 other tables {BECAUSE}: 3 of 7 by now, at source s1/v2"),
+    (LED._replace(timely=4, silent_tuid=None, silent=0), None),
+    (LED._replace(ahead=False, late=9), None),
+    (LED._replace(ahead=False, late=10), f"all rows {BECAUSE}: 10 by now, at source s1/v2"),
+    (LED._replace(ahead=False, late=99, timely=1), None),
+])
+def test_a_row_that_silences_others_is_named(row: LeadingRow, told_of: str | None) -> None:
+    """Nothing holds the stream up, and nothing comes out of it; disorder in what comes is no such case."""
+    found = told(report("source", late=LateRows(row.late, leading=row)), report("source", 1), report("agg"))
+    assert found.kind == ("idle" if told_of is None else "late")
+    assert told_of in (None, found.text)
+
+
+def test_rows_from_the_future_are_named_beside_what_else_is_said() -> None:
+    """They are left out, and all is well with the others."""
+    late = LateRows(future_rows=2, future=FutureRows(12, 4_070_908_800_000, 1_704_067_200_000))
+    assert told(report("source", late=late)).text == (
+        "idle: all rows are processed; rows from the future are left out since 2024-01-01 "
+        "00:00:00.000: 2 by now, such as 12's of 2099-01-01 00:00:00.000")
 
 
 def test_a_skewed_group_is_named() -> None:

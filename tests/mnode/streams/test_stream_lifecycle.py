@@ -26,7 +26,7 @@ WINDOWS = ["INTERVAL(10s)", "SESSION(ts, 5s)"]
 
 
 def make(options: str = OPTIONS, window: str = "INTERVAL(10s)", root: Path | None = None, **config: Any) -> TestBed:
-    bed = TestBed(directory=root, config=config)
+    bed = TestBed(directory=root, config={"maxFuture": "1d", **config})
     bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE meters (ts timestamp, v int) TAGS (g int)",
             *(f"CREATE TABLE d{n} USING meters TAGS ({n})" for n in range(3)),
             f"CREATE STREAM s {options} INTO o AS SELECT _wstart ts, count(*) n, sum(v) total FROM meters {window}")

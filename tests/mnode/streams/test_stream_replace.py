@@ -24,7 +24,7 @@ OPTIONS = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0"
 
 
 def make(root: Path | None = None, **config: Any) -> TestBed:
-    bed = TestBed(directory=root, config=config)
+    bed = TestBed(directory=root, config={"maxFuture": "1d", **config})
     bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE meters (ts timestamp, v int) TAGS (g int)",
             *(f"CREATE TABLE d{n} USING meters TAGS ({n})" for n in range(3)),
             f"CREATE STREAM s {OPTIONS} INTO o SUBTABLE(concat('o-', tbname)) AS {OLD}")

@@ -24,7 +24,7 @@ from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.dropped.time_ledger import TimeLedger
 from penstock.tasks.protocol.deployment import TaskSettings
-from penstock.tasks.protocol.task_status import Lateness
+from penstock.tasks.protocol.task_status import Lateness, LeadingRow
 from penstock.tasks.source.writer_times import WriterTimes
 from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.worker.runner import drive_once
@@ -468,6 +468,74 @@ def test_rows_of_1970_are_late_and_counted(kit: Kit) -> None:
     stream.run()
     assert counts(stream) == {0: 1}
     assert [reason for _, reason, _ in left_out(stream)] == ["late"]
+
+
+def leading(kit: StreamKit) -> LeadingRow | None:
+    """Returns what is told of the row that makes others late, of the first vnode."""
+    return next(status.late.leading for status in kit.stream.statuses() if status.task.operator == "source")
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_row_that_silences_all_others_is_told_as_are_they(kit: Kit, checkpoint: bool) -> None:
+    """Within MAX_FUTURE a row moves time. Who did it is known, also after a restart, until the clock has come there."""
+    stream = kit("MAX_FUTURE 1d", IDLE_COUNTS)
+    put(stream, (0, 0))
+    assert leading(stream) is None
+    at(stream, 1)
+    put(stream, (0, 60))
+    for minute in (2, 3, 4):
+        at(stream, minute)
+        put(stream, (0, minute))
+    if checkpoint:
+        stream.checkpoint()
+    stream.kill()
+    stream.run()
+    found = leading(stream)
+    assert found is not None
+    tuid = stream.catalog.child_list[0].uid
+    assert found == LeadingRow(tuid, NOON + 60 * MINUTE, NOON + MINUTE, True, 3, 0, tuid, 1)
+    at(stream, 61)
+    put(stream, (0, 61))
+    assert leading(stream) is None
+
+
+def test_a_table_that_is_silenced_is_told_while_others_count(kit: Kit) -> None:
+    """A table with newer rows of its own is late as a whole; the others' rows are newer than theirs before."""
+    stream = kit("", IDLE_COUNTS)
+    put(stream, (0, 0), (1, 0), (2, 0))
+    at(stream, 1)
+    put(stream, (0, 60))
+    at(stream, 2)
+    put(stream, (0, 2), (1, 2), (2, 2))
+    put(stream, (0, 3), (1, 5), (2, 3))
+    put(stream, (1, 1))
+    found = leading(stream)
+    assert found is not None
+    assert (found.ahead, found.late, found.timely, found.silent) == (True, 3, 4, 2)
+    put(stream, (1, 6))
+    found = leading(stream)
+    assert found is not None
+    assert (found.silent_tuid, found.silent) == (stream.catalog.child_list[0].uid, 1)
+
+
+def test_disorder_leads_nobody(kit: Kit) -> None:
+    """Rows that are late for once are no case: the next one that is newer is the one that others are compared with."""
+    stream = kit("", IDLE_COUNTS)
+    put(stream, (0, 0))
+    put(stream, (0, 4))
+    put(stream, (0, 1))
+    found = leading(stream)
+    assert found is not None
+    assert (found.ahead, found.late, found.timely) == (True, 1, 0)
+    at(stream, 5)
+    put(stream, (0, 5))
+    assert leading(stream) is None
+
+
+def test_by_default_a_day_is_the_bound() -> None:
+    """What nobody said anything of is protected."""
+    assert plan_of("").policies.time.max_future == DAY
+    assert plan_of("MAX_FUTURE 0s").policies.time.max_future is None
 
 
 def test_history_from_the_future_is_left_out(kit: Kit) -> None:
