@@ -27,7 +27,7 @@ def check_access(places: Iterable[Path]) -> None:
     raise StorageError(
         f"cannot read and write {first}{others}: it belongs to {_user(owned.st_uid)} (mode {owned.st_mode & 0o777:o}), "
         f"and this process runs as {_user(os.geteuid())}",
-        hint="start Penstock as the user who owns the data directory, or give the directory to this one (chown -R)")
+        hint="start Penstock as the user who owns the data directory, or change the owner of the directory (chown -R)")
 
 
 def _below(place: Path) -> Iterator[Path]:

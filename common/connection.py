@@ -78,7 +78,7 @@ def _url_parts(text: str, expected: str) -> SplitResult:
     except ValueError:
         raise ValueError(expected) from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a user and a password don't belong in it: they have options of their own")
+        raise ValueError("user and password are not allowed in it: use their options")
     if not whole:
         raise ValueError(expected)
     return parts
@@ -185,7 +185,7 @@ class OpenedConnection:
 def checked_kind(kind: str) -> ConnectionKind:
     """Returns the kind that a statement names. Raises InvalidStatementError."""
     if kind not in KINDS:
-        raise InvalidStatementError(f"{kind!r} is no type of connection",
+        raise InvalidStatementError(f"{kind!r} is not a connection type",
                                     hint=did_you_mean(kind, KINDS) or f"there are {', '.join(KINDS)}")
     return kind
 
@@ -237,7 +237,7 @@ def opened(
             values[name] = value
     if missing:
         raise SecretMissingError(f"connection {connection.name} lacks secrets: {'; '.join(missing)}",
-                                 hint="whoever runs the engine must set them, and variables before it starts")
+                                 hint="the operator must set them; variables before the engine starts")
     return OpenedConnection(connection.name, connection.kind, values, connection.version)
 
 
@@ -276,6 +276,6 @@ def read_secret(
     try:
         secret = read_text(place).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         return "", f"the file {place} cannot be read: {reason}"
     return secret, None if secret else f"the file {place} is empty"

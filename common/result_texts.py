@@ -19,5 +19,5 @@ def texts_of_results() -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InvalidValueError(f"{str(error.object)[:_SHOWN]} in the result is no UTF-8 text",
+        raise InvalidValueError(f"{str(error.object)[:_SHOWN]} in the result is not valid UTF-8",
                                 hint="earlier versions took it: write the row again, or delete it") from error

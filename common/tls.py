@@ -24,7 +24,7 @@ class Tls:
         try:
             context.load_cert_chain(self.certificate, self.key)
         except OSError as error:  # SSLError is one
-            raise ConfigError(f"{self.certificate} and {self.key} are no certificate with its key: "
+            raise ConfigError(f"{self.certificate} and {self.key} are not a certificate and its key: "
                               f"{error.strerror or error}", hint="see tlsCertificate and tlsKey") from error
         return context
 

@@ -183,7 +183,7 @@ def _refuse_splits(statement: Statement) -> None:
     if isinstance(statement, sql.SplitVgroup) or (
             isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options)):
         raise NotSupportedError(
-            "vgroups of databases that other nodes have copies of can't be split yet",
+            "vgroups can't be split in a cluster",
             hint="CREATE DATABASE another one with more VGROUPS, have writers write there, and bring what was written "
                  "before by INSERT INTO other.t (tbname, ...) SELECT tbname, ... FROM t; see docs/replicas.md")
 
@@ -191,7 +191,7 @@ def _refuse_splits(statement: Statement) -> None:
 def _switch_over(member: ClusterMember | None, node: int | None) -> Result:
     """Begins to hand over to a node, or (None) to become the active one."""
     if member is None:
-        raise InvalidStatementError("this engine belongs to no cluster")
+        raise InvalidStatementError("this engine is not in a cluster")
     if node is None:
         member.promote()
     else:

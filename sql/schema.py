@@ -240,7 +240,7 @@ class View:
 def too_many_views() -> LimitExceededError:
     """Returns the error of a statement that reads more than VIEWS_MAX views."""
     return LimitExceededError(f"a statement reads at most {VIEWS_MAX} views, those in views included",
-                              hint="write what one of them gives into a table")
+                              hint="store the rows of one of them in a table")
 
 
 class CatalogView(Protocol):

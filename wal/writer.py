@@ -337,7 +337,7 @@ class WalWriter:
         except StorageError as error:
             # The system may have dropped the unsynced pages: a second sync would succeed without them on disk.
             self.failed = StorageError(f"{error.message}; the log is closed for writing",
-                                       hint="restart the engine once the disk is well")
+                                       hint="repair the disk, and restart the engine")
             return self.failed
         return None
 

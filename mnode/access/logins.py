@@ -291,7 +291,7 @@ class Logins:
                 "the users were lost with the catalog, so nobody may connect",
                 hint="create one on this machine: CREATE USER, at the server's socket, or with penstock -d DATA")
         raise UnauthenticatedError(
-            "there are no users yet, so nobody can log in", hint="who runs the engine makes the first one, at its "
+            "there are no users yet, so nobody can log in", hint="create the first one at the engine's "
             "prompt or its socket: CREATE USER name PASS '...' ROLE admin")
 
     def _try(self, user: str, password: str, digest: bytes, address: str, stored: PasswordHash) -> bool:
@@ -321,7 +321,7 @@ class Logins:
         who = hmac.digest(self._key, user.encode(), "sha256"), address
         wait_s = self._throttle.enter(who, self._clock.monotonic())
         if wait_s:
-            raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
+            raise LoginDelayedError("too many failed or simultaneous logins of this user or address",
                                     retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
         return who
 
@@ -343,7 +343,7 @@ class Logins:
 def check_host(host: str, users: UsersView) -> None:
     """Raises ConfigError if a server must not listen on `host`: without users only this machine may reach it."""
     if not users.all() and not is_loopback(host):
-        raise ConfigError(f"there are no users, so the server must not listen on {host}, where others reach it",
+        raise ConfigError(f"there are no users, so the server must not listen on {host}, where other machines reach it",
                           hint="CREATE USER admin PASS '...' ROLE admin, or listen on 127.0.0.1")
 
 

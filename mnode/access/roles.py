@@ -132,13 +132,13 @@ def require_needs(identity: Identity, wanted: Iterator[Need | StreamNeed], what:
         if not need.met_by(rights):
             privilege = need.privilege or "read"
             raise PermissionDeniedError(
-                f"{what} takes {'a right' if need.privilege is None else privilege.upper()} on {need.on}; user "
+                f"{what} needs {'a right' if need.privilege is None else privilege.upper()} on {need.on}; user "
                 f"{identity.name} has role {identity.role} and no grant of it",
                 hint=f"an admin can change that: GRANT {privilege.upper()} ON {need.on} TO {identity.name}")
 
 
 def _refuse_role(identity: Identity, what: str) -> None:
-    raise PermissionDeniedError(f"{what} takes the role admin; user {identity.name} has role {identity.role}",
+    raise PermissionDeniedError(f"{what} needs the role admin; user {identity.name} has role {identity.role}",
                                 hint=f"an admin can change that: ALTER USER {identity.name} ROLE admin")
 
 
@@ -318,8 +318,8 @@ class _Finder:
             return
         owner = owner_of(view, self.catalog)
         if owner is None:
-            raise PermissionDeniedError(f"view {view} can't be read: its owner {view.owner} is no user any more",
-                                        hint="who does CREATE OR REPLACE VIEW owns it")
+            raise PermissionDeniedError(f"view {view} can't be read: its owner {view.owner} no longer exists",
+                                        hint="CREATE OR REPLACE VIEW makes you its owner")
         inner = replace(self, database=view.database, asker=owner.name)
         require_needs(owner, inner.of_query(query), f"view {view}")
 

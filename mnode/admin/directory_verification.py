@@ -162,7 +162,7 @@ class DirectoryVerification:
         for path in self._parts.directory.storage.orphans:
             if path.parent.name == self._paths.streams.name:
                 yield Finding(path.name, error=CorruptionError(
-                    f"{path} belongs to nothing that the catalog knows", hint=_FSCK))
+                    f"{path} is not in the catalog", hint=_FSCK))
 
     def _chosen(self, stream: StreamRecord) -> _AtCheckpoint:
         planning = self._parts.streams.planning

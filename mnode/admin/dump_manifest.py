@@ -185,7 +185,7 @@ class DumpManifest:
             document = json.loads(data)
             body, checksum = document["dump"], document["sha256"]
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{origin} is no manifest of a dump", hint=hint) from error
+            raise CorruptionError(f"{origin} is not the manifest of a dump", hint=hint) from error
         if not isinstance(body, dict) or checksum != _checksum(body):
             raise CorruptionError(f"{origin} fails its checksum", hint=hint)
         if body["format"] > FORMAT_VERSION:
@@ -218,7 +218,7 @@ def _check_files(manifest: DumpManifest, origin: str) -> None:
         (path for path in code if not path.startswith("functions/")), None)
     if wrong is not None:
         raise CorruptionError(f"{origin} names the file {wrong[:200]!r}, which no dump has",
-                              hint="it isn't what Penstock wrote: don't restore it")
+                              hint="Penstock didn't write this dump: don't restore it")
 
 
 def read_manifest(directory: Path) -> DumpManifest:

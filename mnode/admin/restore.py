@@ -114,7 +114,7 @@ class Restore:
             except OSError as error:
                 raise CorruptionError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
             if found != (file.size, file.sha256):
-                raise CorruptionError(f"{path} is not as it was dumped: its checksum or size is another", hint=hint)
+                raise CorruptionError(f"{path} was changed after the dump: its checksum or size differs", hint=hint)
             advanced(file.path, file.size)
 
     def check(self, databases: Collection[str], streams: Collection[str]) -> None:
@@ -307,7 +307,7 @@ class _DatabaseRestore:
             self._engine.execute(print_sql(statement), self._session)
         database = require_database(self._name, self._engine.catalog)
         if create_database_statement(database) != statement:
-            raise AlreadyExistsError(f"database {self._name} exists and has other options than the dumped one",
+            raise AlreadyExistsError(f"database {self._name} exists with other options than the dumped one",
                                      hint="choose another name with --rename")
         return database
 
@@ -317,7 +317,7 @@ class _DatabaseRestore:
             self._engine.execute(dumped.statement, self._session)
             table = self._engine.catalog.table(self._name, dumped.name)
         if table is None or table_statement(table) != parse_one(dumped.statement):
-            raise AlreadyExistsError(f"table {self._name}.{dumped.name} exists and is another one than the dumped one",
+            raise AlreadyExistsError(f"table {self._name}.{dumped.name} exists and differs from the dumped table",
                                      hint="choose another name for the database with --rename")
         return table
 
@@ -348,7 +348,7 @@ class _DatabaseRestore:
         count = result.table.column(0)[0].as_py()
         if count != written:
             raise CorruptionError(f"table {what} has {count:,} rows, {written:,} were restored",
-                                  hint="nobody else may write to it meanwhile")
+                                  hint="no other client may write to it during the restore")
         self._report.rows += written
 
     def _kept(self, database: Database, rows: pa.Table, dumped: DumpTable) -> pa.Table:

@@ -34,8 +34,8 @@ def require_catalog(paths: DataPaths) -> None:
     if file.is_file() and file.stat().st_size:
         return
     if paths.holds_data() or paths.format.exists():
-        raise CorruptionError(f"the catalog {paths.catalog} is missing: which databases, tables, streams and users "
-                              "there are is not known", hint=_HINT)
+        raise CorruptionError(f"the catalog {paths.catalog} is missing: databases, tables, streams and "
+                              "users are unknown", hint=_HINT)
 
 
 def require_current(paths: DataPaths, fs: Fs, catalog: Catalog) -> None:

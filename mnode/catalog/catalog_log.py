@@ -151,4 +151,4 @@ def _changes_of(record: object, directory: Path) -> list[EntryChange]:
         return [EntryChange(store.encode(), bytes.fromhex(key), _data(before), _data(after))
                 for store, key, before, after in record.body[_FIELD]]
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptionError(f"the log in {directory} has a record that makes no sense: {error}") from error
+        raise CorruptionError(f"the log in {directory} has an invalid record: {error}") from error

@@ -341,7 +341,7 @@ class CatalogStore:
             transaction.commit()
         except lmdb.MapFullError as error:
             raise StorageError(f"the catalog {self._path} is full",
-                               hint="drop child tables that are not needed any more") from error
+                               hint="drop child tables that are no longer needed") from error
         except lmdb.Error as error:
             raise StorageError(f"the catalog {self._path} cannot be written: {error}{shortage(self._path)}",
                                hint=_CHECK_DISK) from error
@@ -438,7 +438,7 @@ def open_entries(path: Path) -> StoredEntries:
         return StoredEntries(env, dict(_present(env)), path)
     except lmdb.Error as error:
         raise StorageError(f"the catalog {path} cannot be opened: {error}",
-                           hint="who reads it must be allowed to write its lock.mdb") from error
+                           hint="readers need write access to its lock.mdb") from error
 
 
 def _present(env: lmdb.Environment) -> Iterator[tuple[bytes, Any]]:

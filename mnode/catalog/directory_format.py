@@ -28,7 +28,7 @@ def check_format(fs: Fs, paths: DataPaths, catalog: Catalog | None = None) -> No
     except FileNotFoundError:
         if paths.holds_data() or (catalog is not None and not catalog.is_empty):
             raise CorruptionError(
-                f"{paths.format} is missing, but {paths.root} holds data: whether this version knows it is not certain",
+                f"{paths.format} is missing, but {paths.root} holds data: so its format is unknown",
                 hint="copy it from the original, or penstock fsck --repair if all else can be read") from None
         return
     if not text.isdigit():

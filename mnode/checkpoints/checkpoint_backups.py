@@ -123,7 +123,7 @@ class _Manifest:
             manifest = cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
             manifest._check(stream_id, checkpoint_id)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise CorruptionError(f"{origin}: the manifest says what none does: {error}") from error
+            raise CorruptionError(f"{origin}: the manifest is invalid: {error}") from error
         return manifest
 
     def _check(self, stream_id: int, checkpoint_id: int) -> None:

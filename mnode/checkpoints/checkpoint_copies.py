@@ -81,7 +81,7 @@ class CopyManifest:
                            tuple(StateFile(task, size, tuple(pieces)) for task, size, pieces in body["files"]))
             manifest._check(name)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise CorruptionError(f"{what} says what none does: {error}") from error
+            raise CorruptionError(f"{what} is invalid: {error}") from error
         return manifest
 
     def _check(self, name: CheckpointName) -> None:

@@ -61,7 +61,7 @@ class AcknowledgementWaits:
     def end(self, reason: str) -> list[WaitEnded]:
         """The node is active no more: nobody can say here what becomes of what they wrote."""
         ended = [WaitEnded(wait, ReplicasMissingError(
-            f"the rows are written here, but not acknowledged, and this node is active no more: {reason}",
+            f"the rows are written here, but not acknowledged, and this node is no longer active: {reason}",
             hint="ask the active node, or write the same rows again there")) for wait in self._waits.values()]
         self._waits.clear()
         return ended

@@ -107,7 +107,7 @@ class ClusterNode:
         target = next((life for life in members.members if life.node == node and life != self.life), None)
         if target is None or not members.may_take_over(target):
             able = [life.node for life in members.members[1:members.complete]]
-            raise InvalidStatementError(f"node {node} isn't one that has all that is acknowledged; these are: {able}")
+            raise InvalidStatementError(f"node {node} is not synchronous; synchronous nodes: {able}")
         self._switchover_to = node
         self.role.hand_over(now, target)
 

@@ -152,7 +152,7 @@ class ClusterService:
             with suppress(TimeoutError):
                 done.result(_LOOK_S)
             if not done.done() and not self._thread.is_alive():
-                raise UnavailableError("this node is about to end", hint="try again when it has started anew")
+                raise UnavailableError("this node is shutting down", hint="try again after its restart")
         done.result()
 
     def acknowledged(self, log: int) -> int:
@@ -167,7 +167,7 @@ class ClusterService:
         done, told = threading.Event(), list[WaitEnded]()
         with self._lock:
             if self._tenure is None:
-                raise ReplicasMissingError("the rows are written here, but this node is active no more",
+                raise ReplicasMissingError("the rows are written here, but this node is no longer active",
                                            hint="ask the active node, or write the same rows again there")
             wait = self._waits.add(self._clock.monotonic(), log, version)
             self._waiting[wait.number] = (done, told)

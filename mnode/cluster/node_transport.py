@@ -78,7 +78,7 @@ class NodeTransport:
         try:
             self._listener = socket.create_server((host, port), backlog=16)
         except OSError as error:
-            raise ConfigError(f"the cluster's address {host}:{port} of this node can't be had: {error}") from error
+            raise ConfigError(f"the cluster's address {host}:{port} of this node can't be opened: {error}") from error
         self._run(self._accept, "accept")
         for node, peer in self._peers.items():
             self._run(peer.run, f"to-{node}")

@@ -166,7 +166,7 @@ def _check_together(other: Mapping[str, str], nodes: int) -> None:
         words = {1: "one", 2: "two", 3: "three"}
         raise InvalidStatementError(
             f"REPLICA {replicas} needs {words[replicas]} dnodes; this engine has {words[nodes]}", code=0x0386,
-            hint="clusterNodes says which there are" if nodes > 1 else None)
+            hint="clusterNodes lists the nodes" if nodes > 1 else None)
     if int(other.get("MINROWS", "100")) >= int(other.get("MAXROWS", "4096")):
         raise InvalidStatementError("MINROWS must be smaller than MAXROWS", code=_INVALID)
 
@@ -229,5 +229,5 @@ def _keep(value: Value) -> list[int]:
         raise InvalidStatementError("option KEEP takes at most three values", code=_INVALID)
     minutes = [_duration("KEEP", part, SPECS["KEEP"]) for part in parts]
     if minutes != sorted(minutes):
-        raise InvalidStatementError("the values of KEEP must not fall", code=_INVALID)
+        raise InvalidStatementError("the values of KEEP must not decrease", code=_INVALID)
     return minutes

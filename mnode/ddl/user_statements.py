@@ -115,7 +115,7 @@ class Users:
             raise InvalidStatementError(
                 f"{user.name} has {left.privilege.upper()} on {on} by {wider[0] if wider else f'role {user.role}'}",
                 hint=f"REVOKE it ON {wider[0]}" if wider else
-                     f"ALTER USER {user.name} ROLE none leaves what is granted, and nothing else")
+                     f"ALTER USER {user.name} ROLE none keeps only what is granted")
         if len(remaining) == len(user.granted):
             raise NotFoundError(f"{user.name} has no grant on {on}", hint="SHOW GRANTS has all grants")
         self._catalog.users.put(replace(user, granted=remaining))
@@ -134,7 +134,7 @@ class Users:
         if on.name is not None and self._catalog.view(on.database or "", on.name) is None:
             table = require_table(Name(on.name, on.database), session, self._catalog)
             if table.kind == "child":
-                raise InvalidStatementError(f"{on} is a child table: what may be done with it, its super table says",
+                raise InvalidStatementError(f"{on} is a child table: grants are on its super table",
                                             hint=f"grant it on {table.database}.{table.super_name}")
         return on
 
@@ -148,7 +148,7 @@ class Users:
     def _refuse_last_admin(self, user: UserRecord) -> None:
         if user.role == "admin" and not any(
                 other.role == "admin" for other in self._catalog.users.all() if other.name != user.name):
-            raise InvalidStatementError(f"{user.name} is the only admin", hint="make another one first")
+            raise InvalidStatementError(f"{user.name} is the only admin", hint="create another admin first")
 
     def _hashed(self, password: str) -> tuple[PasswordHash, ScramVerifier]:
         minimum, maximum = PASSWORD_LENGTH

@@ -98,7 +98,7 @@ class Storage:
         present = {one: [*vnode.table_uids, *vnode.unknown_tables] for one, vnode in self._dnode.vnodes().items()}
         self.orphans = tuple(orphans(self._dnode.paths, self._catalog, present))
         for path in self.orphans:
-            _log.warning("%s belongs to nothing that the catalog knows: it stays as it is, and nobody reads it; "
+            _log.warning("%s is not in the catalog: it stays as it is, and nobody reads it; "
                          "penstock fsck --repair moves it out of the way", path)
 
     def _set_aside(self, database: Database, vgroup_id: int, error: PenstockError) -> None:

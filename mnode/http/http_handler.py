@@ -74,16 +74,16 @@ class Site:
         """Returns what there is under a name of `place`. Raises RequestError."""
         if place is None:
             known = ", ".join(self.routes)
-            raise RequestError(HTTPStatus.NOT_FOUND, f"there is nothing at this path; there are {known}")
+            raise RequestError(HTTPStatus.NOT_FOUND, f"unknown path; known paths: {known}")
         return self.routes[place]
 
     def require_own_page(self, headers: Mapping[str, str]) -> None:
         """Raises RequestError for what a foreign page has asked."""
         asked, origin = headers.get("host", ""), headers.get("origin")
         if not (self.any_name() or _is_us(asked, self.host)):
-            raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, "this is not who you asked for")
+            raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, "unknown host name")
         if origin is not None and origin.partition("//")[2] != asked:
-            raise RequestError(HTTPStatus.FORBIDDEN, "pages of others may not ask this")
+            raise RequestError(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused")
 
 
 class Handler(StreamRequestHandler):
@@ -298,7 +298,7 @@ class _Body:
         try:
             body = read_body(self._stream, self._head.headers, size_max)
         except OSError as error:
-            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body could not be read: {error}") from error
         self.is_unread = False
         return body
 

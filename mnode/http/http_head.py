@@ -81,9 +81,9 @@ def read_head(stream: BufferedIOBase) -> RequestHead | None:
         return None
     found = _FIRST_LINE.fullmatch(line)
     if found is None:
-        raise RequestError(HTTPStatus.BAD_REQUEST, "this is no request of HTTP/1.1")
+        raise RequestError(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request")
     if found[3] != b"1":
-        raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
+        raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is supported")
     headers = _read_headers(stream)
     if headers is None:
         return None

@@ -99,8 +99,8 @@ class Influx:
         text = form.get("q") or request.query.get("q", "")
         found = _CREATE_DATABASE.fullmatch(text)
         if found is None:
-            raise InvalidStatementError("of InfluxDB's statements only CREATE DATABASE is known",
-                                        hint="POST /sql takes Penstock's")
+            raise InvalidStatementError("only CREATE DATABASE of InfluxDB's statements is supported",
+                                        hint="use POST /sql for Penstock's statements")
         name = found["plain"] or re.sub(r"\\(.)", r"\1", found["quoted"])
         # Lines have nanoseconds: what comes in must not be cut off.
         create = CreateDatabase(name, (("PRECISION", "ns"),), if_not_exists=True)

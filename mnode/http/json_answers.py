@@ -246,4 +246,4 @@ def text_of(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 text: {error.reason}") from error
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not valid UTF-8: {error.reason}") from error

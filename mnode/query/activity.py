@@ -292,7 +292,7 @@ class Activity:
                 if left_s <= 0 and running.computes:
                     running.end(LimitExceededError(
                         f"the query took longer than {seconds_text(running.timeout_s)}",
-                        hint="queryTimeout says how long queries may take, and a session may ask for less"))
+                        hint="raise queryTimeout, in the configuration or with SET"))
                 wait_s = min(wait_s, max(left_s, _AGAIN_S))
             for running in self._ending():
                 running.interrupt()

@@ -82,7 +82,7 @@ class ProcessBackend:
                     ours.close()
                     raise
         ours.close()
-        raise UnavailableError("the process that computes queries ends as soon as it is started",
+        raise UnavailableError("the query process ends as soon as it starts",
                                hint="try again; the log says why")
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class ProcessBackend:
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment)
         except OSError as error:
             ours.close()
-            started.set_exception(UnavailableError(f"the process that computes queries can't be started: {error}"))
+            started.set_exception(UnavailableError(f"the query process can't be started: {error}"))
             return
         self._process = process
         started.set_result(ours)
@@ -141,7 +141,7 @@ class ProcessBackend:
                 self._process = None
         ours.close()
         if not closed:
-            _log.warning("the process that computes queries has ended (%d); the next query starts another one", code)
+            _log.warning("the query process has ended (%d); the next query starts another one", code)
 
 
 class ProcessRun:
@@ -216,7 +216,7 @@ class ProcessRun:
 
 def gone() -> PenstockError:
     """Returns the error that tells of the end of the process."""
-    return UnavailableError("the process that computes queries has ended",
+    return UnavailableError("the query process has ended",
                             hint="try again: the next query starts another one")
 
 

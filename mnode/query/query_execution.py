@@ -178,20 +178,20 @@ def _translated(error: Exception) -> PenstockError:
     of_value = kind.endswith(("Conversion", "Out of Range", "Invalid Input", "Not implemented", "Syntax"))
     # Intervals that range() refuses in FROM, and LIMIT, may be constants, which DuckDB sees as it binds the query.
     if of_value or (kind.endswith("Binder") and ("interval" in text or text.startswith("LIMIT"))):
-        return InvalidValueError(f"a value in the query is not possible: {text}")
+        return InvalidValueError(f"a value in the query is invalid: {text}")
     if kind.endswith(("Binder", "Parser")) and text.startswith(_OF_STATEMENTS):
         return InvalidStatementError(text)
     if "must appear in the GROUP BY clause" in text:
         return InvalidStatementError("an aggregate in a sub-query takes nothing but columns of the query around it",
                                      hint="compute it there: put it into a sub-query of FROM")
     if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
-        return InvalidValueError(f"a value in the query is not possible: {kind}")
+        return InvalidValueError(f"a value in the query is invalid: {kind}")
     if kind.endswith("FATAL"):
-        return UnavailableError(f"DuckDB was broken by another query, and is opened anew: {text}", hint="try again")
+        return UnavailableError(f"DuckDB failed because of another query, and is restarted: {text}", hint="try again")
     if kind.endswith("Out of Memory"):
         return UnavailableError(f"the query needs more memory than there is: {text}",
                                 hint="narrow the time range, or raise queryMemory or spillMax")
     if "expression depth limit" in text:
-        return InvalidStatementError("the query nests more than DuckDB computes",
+        return InvalidStatementError("the query is nested too deeply for DuckDB",
                                      hint="compute a part in a sub-query, or split the query")
     return InternalError(f"the planned query failed: {text or kind}")

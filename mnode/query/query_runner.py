@@ -206,10 +206,10 @@ class OpenQuery:
     def _check_limits(self, rows: int, nbytes: int) -> None:
         if self._limits.rows and rows > self._limits.rows:
             raise LimitExceededError(f"the result has more than {self._limits.rows} rows",
-                                     hint="add a LIMIT; resultRowsMax says how many there may be")
+                                     hint="add a LIMIT, or raise resultRowsMax")
         if self._limits.nbytes and nbytes > self._limits.nbytes:
             raise LimitExceededError(f"the result has more than {size_text(self._limits.nbytes)}",
-                                     hint="add a LIMIT or take fewer columns; resultSizeMax says how much there may be")
+                                     hint="add a LIMIT, take fewer columns, or raise resultSizeMax")
 
     @contextmanager
     def _ended(self) -> Iterator[None]:

@@ -110,6 +110,6 @@ class QueryPlaces:
     def _busy(self, waiter: _Waiter, more: str) -> BusyError:
         if self._free:
             return BusyError(f"{self._bounds.running_of_user} queries of user {waiter.user} run already, {more}",
-                             hint="try again; queriesPerUserMax says how many of one user run at once")
+                             hint="try again, or raise queriesPerUserMax")
         return BusyError(f"{self._bounds.running} queries run already, {more}",
-                         hint="try again; queriesMax says how many run at once")
+                         hint="try again, or raise queriesMax")

@@ -102,7 +102,7 @@ class Incidents:
             folder = self._paths.incidents(incident.stream_id)
             whole = [number for number in taken if (folder / str(number) / _JSON).exists()]
             if len(whole) >= KEPT:
-                raise StorageError(f"{len(whole)} incidents of stream {incident.stream} are kept, as many as may be",
+                raise StorageError(f"{len(whole)} incidents of stream {incident.stream} are kept, the maximum",
                                    hint=f"move folders away from {folder}")
             numbered_one = replace(incident, number=max(taken, default=0) + 1, rows=rows.num_rows)
             try:

@@ -42,13 +42,13 @@ class Replays:
         assert database is not None
         names = [column.name for column in (*dlq_columns(database.precision), *dlq_tags())]
         if table.kind != "super" or [column.name for column in (*table.columns, *table.tags)] != names:
-            raise InvalidStatementError(f"{statement.name} is no DLQ table")
+            raise InvalidStatementError(f"{statement.name} is not a DLQ table")
         rows = self._queries.run(replay_query(statement, names), session).table
         if rows is None or not rows.num_rows:
             return Result()
         if "refused" in rows.column("reason").to_pylist():
-            raise NotSupportedError("results that a connection refused can't be tried again from here",
-                                    hint="RECALCULATE STREAM computes their time again; leave reason 'refused' out")
+            raise NotSupportedError("REPLAY DLQ can't retry results that a connection refused",
+                                    hint="use RECALCULATE STREAM for their time, and exclude reason 'refused'")
         by_stream: dict[str, list[tuple[int, DeadRow]]] = {}
         for row in _with_integers(rows).to_pylist():
             by_stream.setdefault(row["stream_name"], []).append(self._dead_row(row, database.precision))

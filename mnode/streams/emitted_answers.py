@@ -46,7 +46,7 @@ class EmittedAnswers:
         plan, session = self._planning.answer_of(stream, (), None)
         if len(plan.columns) != len(columns):
             raise InvalidStatementError(
-                f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its results have "
+                f"the query of stream {stream.name} gives {len(plan.columns)} columns now, its results have "
                 f"{len(columns)}", hint="drop the stream and create it again, with names in place of *")
         with self._activity.statement(0, f"refresh of stream {stream.name}"):
             rows = self._run(plan, session)
@@ -58,6 +58,6 @@ class EmittedAnswers:
         texts = key_texts([values for _, values in keys], [key.type.kind for key, _ in keys])
         if pc.count_distinct(texts).as_py() < len(texts):
             names = ", ".join(key.name for key, _ in keys)
-            raise InvalidValueError(f"several rows of the answer have the same {names}, by which its target knows them",
+            raise InvalidValueError(f"several rows of the result have the same {names}, the KEY at the target",
                                     hint="name further columns: INTO CONNECTION ... (..., KEY (a, b))")
         return pa.table(arrays, names=[column.name for column in columns])

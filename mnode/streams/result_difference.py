@@ -105,7 +105,7 @@ def as_stored(target: Table, rows: pa.Table, constants: Constants, *, repeats: b
     keys = _keys(target, batch)
     if pc.count_distinct(keys).as_py() < len(keys):
         names = ", ".join(column.name for column in target.key_columns)
-        raise InvalidValueError(f"several rows of the answer have the same {names}, of which the table has one",
+        raise InvalidValueError(f"several rows of the result have the same {names}, which must be unique",
                                 hint=f"name further columns of the KEY: {target.name} (a PRIMARY KEY, b PRIMARY KEY, "
                                      "...)")
     return batch

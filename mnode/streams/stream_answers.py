@@ -43,7 +43,7 @@ def planned_answer(
     plan, session = planning.answer_of(stream, names, groups)
     if len(plan.columns) != len(target.columns):
         raise InvalidStatementError(
-            f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its table has "
+            f"the query of stream {stream.name} gives {len(plan.columns)} columns now, its table has "
             f"{len(target.columns)}", hint=f"{drop_of(stream)}, and create it with names in place of *")
     return plan, session
 

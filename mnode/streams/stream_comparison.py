@@ -202,8 +202,8 @@ class StreamComparison:
         """
         stored = self._streams.known.plans.get(stream.id)
         if stored is None or stream.wanted != "running" or stream.pause is not None:
-            raise UnavailableError(f"stream {stream.name} doesn't run: what it hasn't read can't be told from what it "
-                                   "has lost", hint="RESUME or START it first")
+            raise UnavailableError(f"stream {stream.name} doesn't run: unread and lost rows can't be "
+                                   "distinguished", hint="RESUME or START it first")
         return Subject.of(stream, stored, self._streams.planning, self._services.catalog)
 
     def snapshots(self, tables: Sequence[Table]) -> list[tuple[int, Snapshot]]:
@@ -311,7 +311,7 @@ class StreamComparison:
             kept = {one.checkpoint_id for one in self._services.stores.records.all(subject.stream.id)}
             if record.checkpoint_id in kept:
                 raise
-            raise UnavailableError(f"stream {subject.stream.name} has forgotten its checkpoint meanwhile",
+            raise UnavailableError(f"stream {subject.stream.name} no longer has the checkpoint",
                                    hint="a longer CHECKPOINT_INTERVAL, or a greater checkpointsKept, helps") from None
 
     def _checkpointed(self, subject: Subject, rows: Cut) -> CommitRecord:
@@ -330,7 +330,7 @@ class StreamComparison:
             if is_answer and number > _AT_ONCE:  # it rests between comparisons
                 clock.wait(threading.Event(), _REST_S)
         raise UnavailableError(f"stream {stream.name} is behind its source: "
-                               + (obstacle or "what it hasn't read can't be verified"),
+                               + (obstacle or "unread rows can't be verified"),
                                hint="SHOW STREAMS says what holds it up; try again once it has caught up")
 
     def _obstacle(self, stream: StreamRecord) -> str | None:

@@ -144,7 +144,7 @@ class StreamControl:
             raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
                                     hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
         if isinstance(plan.computation, ForcePlan | PeriodPlan) or plan.policies.time.clock != "event":
-            raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
+            raise NotSupportedError(f"{statement} needs a stream by event time: results by the clock are "
                                     "computed once")
         return plan
 

@@ -45,7 +45,7 @@ class StreamCreation:
     def create(self, statement: CreateStream, session: Session, tables: TableStatements) -> Result:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._services.config.disable_stream:
-            raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
+            raise InvalidStreamError("streams are disabled", hint="set disableStream to false")
         if not statement.or_replace and self._services.catalog.streams.named(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()

@@ -205,7 +205,7 @@ class Lifecycle:
                                      hint="take another name, or DROP SAVEPOINT")
         if len(stream.savepoints) >= MAX_SAVEPOINTS_PER_STREAM:
             raise InvalidStatementError(
-                f"stream {stream.name} has {len(stream.savepoints)} savepoints, as many as are allowed",
+                f"stream {stream.name} has {len(stream.savepoints)} savepoints, the maximum",
                 hint="DROP SAVEPOINT one that isn't needed")
 
     def _add_savepoint(self, stream: StreamRecord, name: str) -> None:

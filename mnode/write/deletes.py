@@ -122,7 +122,7 @@ class Deletes:
             int(places.max()))
         there = stored.filter(pc.is_in(stored.column(PLACE.physical).cast(pa.int64()), pa.array(places)))
         if not pc.all(pc.is_in(there.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))).as_py():
-            raise NotSupportedError(f"rows of {table.name} that are to stay lie at the place of one that is to go",
+            raise NotSupportedError(f"{table.name} has other rows at the position of a row to delete",
                                     hint="delete them as well, and insert them again")
 
     def _is_tag_condition(self, condition: exp.Expression, table: Table) -> bool:

@@ -496,7 +496,7 @@ def _names(names: pa.DictionaryArray, where: Callable[[int], str]) -> list[str]:
         place = names.dictionary.cast(pa.binary()).to_pylist().index(error.object)
         row = pc.index(names.indices, place).as_py()
         raise InvalidValueError(
-            f"{where(row)}, column {TBNAME.name}: {shorten(str(error.object))} is no UTF-8 text") from error
+            f"{where(row)}, column {TBNAME.name}: {shorten(str(error.object))} is not valid UTF-8") from error
 
 
 def _first_rows(codes: _Codes, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

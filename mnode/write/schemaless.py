@@ -143,7 +143,7 @@ class Schemaless:
 
     def _target(self, database: str, precision: str) -> Database:
         if precision not in _PRECISIONS:
-            raise InvalidStatementError(f"{precision!r} is not a precision of lines",
+            raise InvalidStatementError(f"{precision!r} is not a precision of line protocol",
                                         hint="h, m, s, ms, us and ns are")
         target = require_database(database, self._catalog)
         if target.name in SYSTEM_DATABASES:

@@ -69,7 +69,7 @@ def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:
     if spec.aggregate is None or along_time:
         what = "DISTINCT" if taken.distinct else "ORDER BY"
         raise InvalidStatementError(
-            f"{call.name}() takes no {what}: it goes along the time line",
+            f"{call.name}() takes no {what}: it depends on the order of time",
             hint="write any_value(x), arg_min(x, by) or arg_max(x, by)")
     values = [argument.node for argument in call.arguments]
     if taken.distinct and any(isinstance(value, exp.Star) for value in values):

@@ -102,7 +102,7 @@ class FunctionSpec:
     `adds_squares`: it is made of a sum of squares. `along_rows`: it takes all rows of a group in their order.
     `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
     can, and the row is the first that has its value.
-    `volatile`: it gives another value whenever it is computed.
+    `volatile`: it is not deterministic.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
     a template whose holes are named as the arguments, which are numbers as DOUBLE, texts as VARCHAR.
     `along`, `picks`: what it computes for a function that runs along rows, or picks rows. `pseudo`: and for a pseudo

@@ -134,7 +134,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         rows, ends = rows_of(below, stream.keys, stream.time_zone), fragment("NULL::BIGINT")
         below = _with_group(below, rows)
     if rows.lookup is not None:
-        raise NotSupportedError("streams whose rows look up in another table can't be verified: it may have changed")
+        raise NotSupportedError("streams with lookups can't be verified: the other table may have changed")
     values = [SqlExpr(replaced_columns(item.value.node, {END: ends}), item.value.type) for item in project.columns]
     computed = values if fill is None else computed_below(fill, values)
     if stream.policies.leaves_out_errors:
@@ -173,7 +173,7 @@ def results_sql(
     steps.append(("grouped", found))
     if any(called(node) == "random" for tree in [*map(itemgetter(1), steps), *results]
            for node in found_in(tree, exp.Anonymous)):
-        raise NotSupportedError("what rand() gives is never the same again: it can't be verified")
+        raise NotSupportedError("streams with rand() can't be verified")
     # A result that doesn't fit its column is refused, as is one without a time.
     counts = [fragment(":time IS NOT NULL", time=column("r0"))]
     if len(results) > len(columns):

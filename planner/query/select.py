@@ -102,8 +102,8 @@ def plan_query(
         if not builder.views:
             raise
         # How deep a text nests, the parser bounds; how deep views make it, nobody else does.
-        raise LimitExceededError("the views that the statement reads nest too deep in each other",
-                                 hint="write what one of them gives into a table") from None
+        raise LimitExceededError("the views of the statement are nested too deeply",
+                                 hint="store the rows of one of them in a table") from None
 
 
 def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> BatchPlan:

@@ -305,5 +305,5 @@ def check_pattern(pattern: str) -> None:
     try:
         evaluate(fragment("regexp_matches('', :pattern)", pattern=pattern))
     except InvalidStatementError as error:
-        raise InvalidStatementError(f"the regular expression {pattern!r} is wrong: {error.message}",
+        raise InvalidStatementError(f"the regular expression {pattern!r} is invalid: {error.message}",
                                     code=WRONG_OPERAND) from error

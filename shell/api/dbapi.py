@@ -168,7 +168,7 @@ class Connection:
         """
         lease = self._open_lease()
         if not isinstance(lease, EngineLease):
-            raise translated(errors.NotSupportedError("that takes the engine in this process, not at a server"))
+            raise translated(errors.NotSupportedError("this needs an embedded engine, not a server"))
         return lease
 
     @property
@@ -187,7 +187,7 @@ class Connection:
         other names.
         """
         if name not in zoneinfo.available_timezones():
-            raise translated(errors.InvalidValueError(f"there is no time zone {name}"))
+            raise translated(errors.InvalidValueError(f"unknown time zone {name}"))
         self._open_lease().set_time_zone(name)
         self._session.time_zone = name
 
@@ -246,7 +246,8 @@ class Connection:
         _ = self._open_lease()
 
     def rollback(self) -> None:
-        raise translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
+        raise translated(errors.NotSupportedError(
+            "transactions are not supported: each statement is durable when it returns"))
 
     def close(self) -> None:
         """Closes the connection, and stops the engine if it was the last one. May be called twice."""

@@ -68,7 +68,7 @@ def _text_of_datetime64(value: np.datetime64) -> str:
     """Returns a local time to the second, or finer."""
     unit = np.datetime_data(value)[0]
     if unit in ("ps", "fs", "as"):
-        raise InvalidValueError(f"{value} is finer than a timestamp can be", hint="astype('datetime64[ns]')")
+        raise InvalidValueError(f"{value} is more precise than a timestamp", hint="astype('datetime64[ns]')")
     return str(value if unit in ("s", "ms", "us", "ns") else value.astype("datetime64[s]"))
 
 

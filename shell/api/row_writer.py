@@ -99,7 +99,7 @@ class Writer:
         """Notes that no row before `ts` follows: a datetime, milliseconds, or text as in SQL."""
         if isinstance(ts, datetime):
             if ts.tzinfo is None:
-                raise ValueError("a datetime without a time zone could be any instant")
+                raise ValueError("a datetime needs a time zone")
             ts = round(ts.timestamp() * 1000)
         with self._lock:
             self._note(f"'{ts}'" if isinstance(ts, str) else str(ts))

@@ -64,7 +64,7 @@ class StatementCompiler(compiler.SQLCompiler):
 
     def _like(self, words: str, binary: Any, **kw: Any) -> str:
         if binary.modifiers.get("escape") is not None:
-            raise exc.CompileError("LIKE has no ESCAPE: a backslash escapes")
+            raise exc.CompileError("ESCAPE is not supported: use a backslash")
         return f"{self.process(binary.left, **kw)} {words} {self.process(binary.right, **kw)}"
 
     def visit_like_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
@@ -74,10 +74,10 @@ class StatementCompiler(compiler.SQLCompiler):
         return self._like("NOT LIKE", binary, **kw)
 
     def visit_update(self, update_stmt: Any, *arguments: Any, **kw: Any) -> str:
-        raise exc.CompileError("there is no UPDATE: to write a row's time again changes the columns that are named")
+        raise exc.CompileError("UPDATE is not supported: an INSERT with the same time changes the named columns")
 
     def visit_cte(self, cte: Any, *arguments: Any, **kw: Any) -> str:
-        raise exc.CompileError("there is no WITH: use select(...).subquery()")
+        raise exc.CompileError("WITH is not supported: use select(...).subquery()")
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
         text: str = super().render_literal_value(value, type_)

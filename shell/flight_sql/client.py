@@ -165,7 +165,7 @@ class RemoteEngine:
         for answer in self._stream("DoAction", action.SerializeToString(), self._connect_timeout_s):
             refused = read("SetSessionOptionsResult", read("Result", answer).body).errors
             if refused:
-                raise NotSupportedError(f"{self._address} doesn't take the session's {refused[0].key}")
+                raise NotSupportedError(f"{self._address} refuses the session option {refused[0].key}")
 
     def _execute(self, text: str, state: SessionState) -> Result:
         before = self._cancellations
@@ -229,7 +229,7 @@ class RemoteEngine:
 
     def _require_channel(self) -> None:
         if self._is_let_go:
-            raise NoAnswerError(f"{self._address} has ceased to answer, and the connection is ended")
+            raise NoAnswerError(f"{self._address} stopped responding, and the connection was closed")
 
     def _note(self, call: Any, before: int) -> None:
         """Lets `cancel` end a call. One that came since the statement began found no call of it, or the one before."""

@@ -167,5 +167,5 @@ def unpack(data: bytes) -> Any:
     envelope = read("Any", data)
     package, _, name = envelope.type_url.removeprefix(_TYPE_URL).rpartition(".")
     if package != _SQL or name not in _CLASSES:
-        raise InvalidStatementError(f"{envelope.type_url or 'nothing'} is no command of Flight SQL that is known here")
+        raise InvalidStatementError(f"{envelope.type_url or 'nothing'} is not a supported command of Flight SQL")
     return read(name, envelope.value)

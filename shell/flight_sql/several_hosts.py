@@ -43,7 +43,7 @@ def read_hosts(text: str, port: int) -> list[tuple[str, int]]:
     for one in text.split(","):
         host = _HOST.fullmatch(one.strip())
         if host is None:
-            raise InvalidValueError(f"{one.strip()!r} is no host, nor host:port")
+            raise InvalidValueError(f"{one.strip()!r} is neither a host nor host:port")
         found.append((host[1] or host[3] or host[5], int(host[2] or host[4] or port)))
     return found
 
@@ -131,9 +131,8 @@ class SeveralHosts:
                 self._leave(engine, answers=False)
                 if not again:
                     raise NoAnswerError(
-                        f"{error.message}: whether the statement was done, nobody can say",
-                        hint="look whether it was before it is sent again; the next statement goes to the node that is "
-                             "active then") from error
+                        f"{error.message}: it is unknown whether the statement was executed",
+                        hint="check this before you repeat it; the next statement goes to the active node") from error
                 self._check(until, error)
             except ReplicasMissingError as error:
                 if not again or self._still_active(engine):

@@ -105,7 +105,7 @@ class CatalogQueries:
                         self._shared.renew_if_broken()
                     running.check()
                     raise InvalidStatementError(
-                        f"PostgreSQL's catalog isn't there to this extent: {str(error).splitlines()[0]}") from error
+                        f"this query of PostgreSQL's catalog is not supported: {str(error).splitlines()[0]}") from error
                 finally:
                     running.let_go(cursor.interrupt)
         finally:

@@ -126,13 +126,13 @@ class ClientSettings:
             self._state.time_zone = _zone(value) if value is not None else self._first_zone
         elif name == "client_encoding":
             if value is not None and value.upper().replace("-", "") not in ("UTF8", "UNICODE"):
-                raise InvalidValueError(f"the encoding {value} is not spoken here, only UTF8 is")
+                raise InvalidValueError(f"the encoding {value} is not supported; only UTF8 is")
         elif name == "search_path":
             schema = next((each for each in (value or "").split(",") if each not in ("", "public", "$user")), None)
             if schema is not None:
                 self._use(schema)
         elif name == "standard_conforming_strings" and value not in (None, "on", "true", "1"):
-            raise InvalidValueError("standard_conforming_strings is on here, always")
+            raise InvalidValueError("standard_conforming_strings cannot be turned off")
         elif name in self._taken:
             if name == "statement_timeout":
                 self._state.query_timeout_s = _seconds(value or "0")
@@ -153,7 +153,7 @@ def _seconds(text: str) -> float:
     """Returns a duration as PostgreSQL has it, in milliseconds where it has no unit."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise InvalidValueError(f"{text!r} is no duration", hint="write 500, 500ms, 5s, 1min or 1h; 0 is unlimited")
+        raise InvalidValueError(f"{text!r} is not a duration", hint="write 500, 500ms, 5s, 1min or 1h; 0 is unlimited")
     return float(found[1]) * _UNIT_S[found[2] or "ms"]
 
 
@@ -166,5 +166,5 @@ def _zone(name: str) -> str:
     if name.upper() in ("UTC", "GMT", "Z", "0"):
         return "UTC"
     if name not in zoneinfo.available_timezones():
-        raise InvalidValueError(f"there is no time zone {name}")
+        raise InvalidValueError(f"unknown time zone {name}")
     return name

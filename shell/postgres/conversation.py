@@ -83,7 +83,7 @@ class Conversation:
     def encrypted(self) -> None:
         """TLS was agreed on. Raises ProtocolError if something has come in clear that would be taken for encrypted."""
         if len(self._buffer) > self._at:
-            raise ProtocolError("bytes came in clear after the request for TLS")
+            raise ProtocolError("unencrypted bytes after the request for TLS")
 
     def asked_for_login(self) -> None:
         """The client must log in now."""

@@ -52,7 +52,7 @@ def read_copy(text: str) -> CopyStatement:
                              "expected")
     is_from = found["way"].upper().startswith("FROM")
     if is_from and found["query"] is not None:
-        raise SqlSyntaxError("syntax error: rows are copied into a table")
+        raise SqlSyntaxError("syntax error: COPY FROM needs a table")
     columns = None if found["columns"] is None else tuple(_names(found["columns"]))
     table = ".".join(map(quote_identifier, _names(found["table"] or "")))
     return CopyStatement(is_from, _format(found["options"]), table, columns, found["query"])
@@ -202,7 +202,7 @@ def _decoded(record: bytes, line: int) -> str:
     try:
         return record.decode()
     except UnicodeDecodeError as error:
-        raise InvalidValueError(f"COPY, line {line}: {record[error.start:error.end]!r} is no UTF-8 text") from error
+        raise InvalidValueError(f"COPY, line {line}: {record[error.start:error.end]!r} is not valid UTF-8") from error
 
 
 # --- rows that go --------------------------------------------------------------------------------------------------

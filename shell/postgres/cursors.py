@@ -113,7 +113,7 @@ class Cursors:
     def _declare(self, asked: CursorStatement, in_transaction: bool) -> None:
         assert asked.name is not None
         if not asked.holds and not in_transaction:
-            raise InvalidStatementError(f"the cursor {asked.name} would end at once",
+            raise InvalidStatementError(f"the cursor {asked.name} would be closed at the end of the statement",
                                         hint="BEGIN first, or declare it WITH HOLD")
         if self._portals.find(asked.name) is not None:
             raise InvalidStatementError(f"there is a cursor {asked.name} already", hint=f"CLOSE {asked.name}")

@@ -152,7 +152,7 @@ def read_first(body: bytes) -> First:
     if code == _CANCEL:
         return CancelRequest(fields.number(4), fields.rest())
     if code >> 16 != _PROTOCOL_3:
-        raise ProtocolError(f"version {code >> 16}.{code & 0xFFFF} of the protocol is not spoken here, only 3.x is")
+        raise ProtocolError(f"version {code >> 16}.{code & 0xFFFF} of the protocol is not supported; only 3.x is")
     parameters: dict[str, str] = {}
     while name := fields.text():
         parameters[name] = fields.text()

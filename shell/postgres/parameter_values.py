@@ -103,7 +103,7 @@ def _reader(form: int, oid: int, number: int) -> Callable[[bytes], object]:
 
 
 def _refuse_type(oid: int, number: int, cell: bytes) -> NoReturn:
-    raise NotSupportedError(f"parameter ${number} has a type that Penstock hasn't (OID {oid})")
+    raise NotSupportedError(f"parameter ${number} has an unsupported type (OID {oid})")
 
 
 def _read_text(cell: bytes) -> str:

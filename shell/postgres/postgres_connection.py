@@ -141,11 +141,11 @@ class PostgresConnection(BaseRequestHandler):
                 return None
             if isinstance(message, messages.Startup):
                 if self._site.tls is not None and not isinstance(self._socket, ssl.SSLSocket):
-                    raise UnauthenticatedError("this server speaks TLS only", hint="connect with sslmode=require")
+                    raise UnauthenticatedError("this server requires TLS", hint="connect with sslmode=require")
                 return message
             asked += 1
             if asked > 2:
-                raise ProtocolError("encryption was asked for again and again")
+                raise ProtocolError("encryption was requested too often")
             self._answer_encryption(by_tls=message.by_tls)
 
     def _answer_encryption(self, *, by_tls: bool) -> None:
@@ -178,7 +178,7 @@ class PostgresConnection(BaseRequestHandler):
         if not isinstance(self._socket, ssl.SSLSocket):
             raise UnauthenticatedError(
                 "this user's password was set by an older version, and can't be checked without TLS",
-                hint="an admin sets it anew, to the same or another: ALTER USER name PASS '...'")
+                hint="an admin must set it again, to the same or another one: ALTER USER name PASS '...'")
         self._send(backend.ASK_PASSWORD)
         given = messages.decoded(self._next().data.removesuffix(b"\0"))
         return self._site.logins.check(user, given, self._origin.address)

@@ -350,7 +350,7 @@ def _one_row(pieces: Iterable[list[Row]]) -> Row:
 
 def _refuse_transaction(command: Any) -> None:
     if command.transaction_id:
-        raise NotSupportedError("there are no transactions: a statement that returned is durable")
+        raise NotSupportedError("transactions are not supported: each statement is durable when it returns")
 
 
 def _decoded(text: bytes) -> str:

@@ -38,7 +38,7 @@ def read_bound(data: bytes) -> list[BoundTable]:
 def _read(data: memoryview) -> list[BoundTable]:
     size, tables, tags, columns, names_at, tags_at, columns_at = struct.unpack_from("<7I", data)
     if size != len(data) or tables > _TABLES_MAX or max(tags, columns) > _COLUMNS_MAX:
-        raise InvalidValueError("the bound values are malformed: sizes don't fit")
+        raise InvalidValueError("the bound values are malformed: wrong sizes")
     names = _names(data[names_at:], tables) if names_at else iter([""] * tables)
     tag_values = _groups(data[tags_at:], tables, tags) if tags_at else iter([()] * tables)
     column_values = _groups(data[columns_at:], tables, columns) if columns_at else iter([()] * tables)
@@ -51,7 +51,7 @@ def _names(data: memoryview, tables: int) -> Iterator[str]:
     for length in lengths:
         name = bytes(_piece(data, at, length)).rstrip(b"\0")
         if not _is_utf8(name):
-            raise InvalidValueError(f"the table name {name!r} is no UTF-8 text")
+            raise InvalidValueError(f"the table name {name!r} is not valid UTF-8")
         yield name.decode()
         at += length
 
@@ -101,7 +101,7 @@ def _column(data: memoryview) -> pa.Array:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
         row, text = next((row, text) for row, text in enumerate(array.to_pylist()) if not _is_utf8(text))
-        raise InvalidValueError(f"row {row + 1}: {shorten(str(text))} is no UTF-8 text") from None
+        raise InvalidValueError(f"row {row + 1}: {shorten(str(text))} is not valid UTF-8") from None
 
 
 def _is_utf8(text: bytes | None) -> bool:

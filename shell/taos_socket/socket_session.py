@@ -239,7 +239,7 @@ class SocketSession:
 
     def _insert_lines(self, args: Arguments) -> dict[str, object]:
         if args.get("protocol") != _LINE_PROTOCOL:
-            raise NotSupportedError("of schemaless protocols InfluxDB's lines are taken here",
+            raise NotSupportedError("only InfluxDB's lines are supported of schemaless protocols",
                                     hint="send OpenTSDB's points to /opentsdb/v1/put")
         state, data = self.state, _text(args, "data")
         database = state.database
@@ -258,7 +258,7 @@ class SocketSession:
     @staticmethod
     def _set_zone(state: SessionState, name: str) -> None:
         if name not in zoneinfo.available_timezones():
-            raise InvalidValueError(f"there is no time zone {name}")
+            raise InvalidValueError(f"unknown time zone {name}")
         state.time_zone = name
 
     # --- prepared statements -------------------------------------------------------------------------------------
@@ -356,11 +356,11 @@ def _sized_text(data: bytes) -> str:
     try:
         return data[4:4 + size].decode()
     except UnicodeDecodeError as error:
-        raise InvalidStatementError(f"the statement is not UTF-8 text: {error.reason}") from error
+        raise InvalidStatementError(f"the statement is not valid UTF-8: {error.reason}") from error
 
 
 def _refuse_action() -> dict[str, object]:
-    raise NotSupportedError("this action isn't known here")
+    raise NotSupportedError("unknown action")
 
 
 def _failure(error: Exception) -> PenstockError:

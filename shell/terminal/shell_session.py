@@ -274,7 +274,7 @@ class ShellSession:
             with file:
                 return self.run_lines(file, name)
         except UnicodeDecodeError as error:
-            raise InvalidStatementError(f"{name} is not UTF-8 text: {error.reason}") from error
+            raise InvalidStatementError(f"{name} is not valid UTF-8: {error.reason}") from error
         finally:
             self._nested_files -= 1
 

@@ -182,7 +182,7 @@ def check_words(text: str, query_words: int) -> None:
     if beyond is not None:
         raise LimitExceededError(
             f"the query has more than {query_words} words, numbers and signs",
-            hint="put values into a table and join it; queryWordsMax says how many there may be",
+            hint="put values into a table and join it, or raise queryWordsMax",
             position=position(text, beyond.start, 0))
 
 

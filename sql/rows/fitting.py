@@ -128,7 +128,7 @@ def _first_problem(array: pa.Array) -> tuple[int, str]:
             high = middle
     as_bytes = next((array.cast(bytes_) for text, bytes_ in _BYTES_OF if array.type == text), None)
     if as_bytes is not None and _is_valid(as_bytes):
-        return low, f"{shorten(str(as_bytes[low].as_py()))} is no UTF-8 text"
+        return low, f"{shorten(str(as_bytes[low].as_py()))} is not valid UTF-8"
     return low, f"Arrow data of type {array.type} is malformed"
 
 
@@ -383,7 +383,7 @@ def _decoded(value: bytes) -> Constant:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidValueError(f"{shorten(str(value))} is no UTF-8 text") from None
+        raise InvalidValueError(f"{shorten(str(value))} is not valid UTF-8") from None
 
 
 def _instant(kind: DataType, source: pa.TimestampType, constants: Constants, units: int) -> Constant:

@@ -161,7 +161,7 @@ class _Block:
             self._data.decode()
         except UnicodeDecodeError as error:
             line = self._data.count(b"\n", 0, error.start)
-            raise InvalidValueError(f"line {self._first_line + line} is not UTF-8 text: {error.reason}") from None
+            raise InvalidValueError(f"line {self._first_line + line} is not valid UTF-8: {error.reason}") from None
 
     # --- structure
 

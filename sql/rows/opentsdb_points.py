@@ -41,7 +41,7 @@ def from_telnet(data: bytes) -> PointLines:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidValueError(f"line {line} is not UTF-8 text: {error.reason}") from error
+        raise InvalidValueError(f"line {line} is not valid UTF-8: {error.reason}") from error
     return _converted(text.split("\n"), _telnet_line, "line")
 
 

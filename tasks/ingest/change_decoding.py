@@ -157,7 +157,7 @@ class ChangeDecoder:
             try:
                 content = key.decode()
             except UnicodeDecodeError as error:
-                raise InvalidValueError(f"the key is no UTF-8 text: {error}") from error
+                raise InvalidValueError(f"the key is not valid UTF-8: {error}") from error
         if not isinstance(content, dict):
             if len(self._key) != 1 or content is None:
                 return None

@@ -290,7 +290,7 @@ class _Source:
             try:
                 found = pa.array([None if key is None else key.decode() for key in keys], pa.string())
             except UnicodeDecodeError as error:
-                raise InvalidValueError(f"the key is no UTF-8 text: {error}") from error
+                raise InvalidValueError(f"the key is not valid UTF-8: {error}") from error
         elif isinstance(self.batch.topics, str):
             return pa.repeat(pa.scalar(_level(self.batch.topics, field.level), pa.string()), self.fields.rows)
         else:

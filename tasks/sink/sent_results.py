@@ -55,7 +55,7 @@ def united(stream: str, parts: Iterable[SentResults | str]) -> SentResults:
     for part in parts:
         if isinstance(part, str):
             raise UnavailableError(f"stream {stream} can't be verified: {part}", hint=(
-                "sentRecordSize says how much is recorded, from when on the stream starts again"))
+                "raise sentRecordSize, and restart the stream"))
         known.append(part)
     return SentResults(pa.concat_tables([part.rows for part in known]),
                        max((part.behind for part in known if part.behind is not None), default=None))

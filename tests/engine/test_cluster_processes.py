@@ -102,7 +102,7 @@ def test_a_switchover_loses_nothing(cluster: RealCluster) -> None:
     (other,) = {1, 2, 3} - {first, target}
     assert first == active.number
     assert active.ask(f"switchover {other}")["problem"] == (
-        f"node {other} isn't one that has all that is acknowledged; these are: [{target}]")
+        f"node {other} is not synchronous; synchronous nodes: [{target}]")
     assert cluster.nodes[other].ask(f"switchover {target}")["problem"] == "only the active node can hand over"
     assert active.ask(f"switchover {target}")["problem"] is None
     second = cluster.write(100_000, 100_005, active.number)

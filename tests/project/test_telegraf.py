@@ -133,7 +133,7 @@ def test_with_users(bed: TestBed, port: int) -> None:
     writer = Telegraf(port, "telegraf", "battery-staple")
     status, document = writer.create_database()
     assert status == 403
-    assert "takes the role admin" in document["results"][0]["error"]
+    assert "needs the role admin" in document["results"][0]["error"]
     assert writer.write(metrics(0, 1.0, 2.0)) == (204, None)
     assert Telegraf(port).write(metrics(10, 1.0, 2.0))[0] == 401
     assert Telegraf(port, "boss", "correct-horse").create_database()[0] == 200

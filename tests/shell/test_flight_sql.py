@@ -181,7 +181,7 @@ def test_texts_that_are_none_are_refused_with_their_row() -> None:
     batches = [pa.record_batch({"n": pa.array([1, 2]), "s": texts}) for texts in (pa.array(["a", "b"]), latin)]
     _, read_batches = batches_of(frames(batches[0].schema, batches, 1 << 20))
     assert next(read_batches).num_rows == 2
-    with pytest.raises(InvalidValueError, match=r"row 4, column s: b'\\xe9' is no UTF-8 text"):
+    with pytest.raises(InvalidValueError, match=r"row 4, column s: b'\\xe9' is not valid UTF-8"):
         next(read_batches)
 
 

@@ -332,7 +332,7 @@ def test_cursors(tmp_path: Path) -> None:
         assert len(lines) == 9_997
         assert "there is no portal 'c'" in said.stderr
         for text, error in (
-                ("DECLARE c CURSOR FOR SELECT 1", "would end at once"),
+                ("DECLARE c CURSOR FOR SELECT 1", "would be closed at the end of the statement"),
                 ("DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1", "go forward only"),
                 ("DECLARE c CURSOR WITH HOLD FOR CREATE DATABASE x", "is for a query"),
                 ("FETCH PRIOR FROM c", "can't be understood")):
@@ -408,7 +408,7 @@ def test_tls(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     with postgres_here(tmp_path / "data", {"tlsCertificate": str(certificate), "tlsKey": str(key)}) as here:
         here.execute(f"CREATE USER root PASS '{SECRET}' ROLE admin")
-        with pytest.raises(psycopg.OperationalError, match="speaks TLS only"):
+        with pytest.raises(psycopg.OperationalError, match="requires TLS"):
             here.connect(user="root", password=SECRET, sslmode="disable")
         verified = {"user": "root", "password": SECRET, "sslmode": "verify-ca", "sslrootcert": str(certificate)}
         with here.connect(**verified) as con:

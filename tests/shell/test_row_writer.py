@@ -145,5 +145,5 @@ def test_what_a_writer_cannot_be(tmp_path: Path, options: dict[str, Any], messag
 
 def test_a_datetime_without_zone_is_refused(connection: Connection) -> None:
     """It could be any instant."""
-    with pytest.raises(ValueError, match="without a time zone"):
+    with pytest.raises(ValueError, match="needs a time zone"):
         penstock.Writer(connection, "w").note_time(NOON.replace(tzinfo=None))

@@ -146,10 +146,10 @@ def test_bound_values_are_read_as_they_are_sent(tables: list[tuple[str, tuple[li
 def test_bound_texts_that_are_no_utf8_are_refused_with_their_place() -> None:
     """As are names of tables."""
     columns = [bound_column(Kind.INT, [1, 2]), bound_column(Kind.VARCHAR, ["a", b"\xe9"])]
-    with pytest.raises(InvalidValueError, match=r"bound column 2, row 2: b'\\xe9' is no UTF-8 text"):
+    with pytest.raises(InvalidValueError, match=r"bound column 2, row 2: b'\\xe9' is not valid UTF-8"):
         read_bound(bound_message(["t"], [columns]))
     message = bound_message(["t"], [[bound_column(Kind.INT, [1])]]).replace(b"t\0", b"\xe9\0")
-    with pytest.raises(InvalidValueError, match=r"the table name b'\\xe9' is no UTF-8 text"):
+    with pytest.raises(InvalidValueError, match=r"the table name b'\\xe9' is not valid UTF-8"):
         read_bound(message)
 
 

@@ -127,7 +127,7 @@ def test_blank_lines_comments_and_line_ends() -> None:
 
 def test_text_that_is_not_utf8_names_its_line() -> None:
     """Bytes that are no UTF-8 are refused before anything is read."""
-    with pytest.raises(InvalidValueError, match="line 3 is not UTF-8"):
+    with pytest.raises(InvalidValueError, match="line 3 is not valid UTF-8"):
         parse_lines(b"m f=1 1\nm f=1 2\nm,t=\xff f=1 3\n")
 
 

@@ -86,7 +86,7 @@ def read_segment(data: bytes, crc: int) -> Iterator[tuple[int, Header, Record | 
                 try:
                     record.batch.validate(full=True)
                 except (pa.ArrowInvalid, ValueError) as error:
-                    raise DamagedRecordError(f"the rows make no sense: {error}") from error
+                    raise DamagedRecordError(f"the rows are invalid: {error}") from error
             yield offset, header, record
 
 

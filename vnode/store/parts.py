@@ -362,7 +362,7 @@ def _verify(path: Path, part: PartInfo) -> None:
         raise CorruptionError(f"part {path} cannot be read: {error}") from error
     if crc != part.crc:
         raise CorruptionError(f"part {path} is damaged: its checksum does not fit",
-                              hint="penstock fsck --repair builds it again from the log, if that reaches back so far")
+                              hint="penstock fsck --repair rebuilds it from the log, if the log reaches back that far")
 
 
 def _describe(file: pq.ParquetFile) -> _OpenPart:

@@ -58,7 +58,7 @@ def _stored_times(times: LastTimes, folder: Path, fs: Fs) -> pa.Table:
     content = fs.read(path)
     if times.crc not in (None, crc32c(content)):
         raise CorruptionError(f"{path} is damaged: its checksum does not fit",
-                              hint="penstock fsck --repair has it made again from the parts")
+                              hint="penstock fsck --repair rebuilds it from the parts")
     try:
         return pq.read_table(pa.BufferReader(content))
     except (OSError, pa.ArrowInvalid) as error:

@@ -139,7 +139,7 @@ class KafkaConsumer(BaseConsumer):
         if self._anew:
             return TargetMissingError(
                 f"partition {min(self._anew)} of {self._connection.options['servers']} was made anew",
-                hint="it is read from its beginning as soon as a checkpoint has noted that")
+                hint="it is read from its beginning after the next checkpoint")
         if not self._reported or self._clock.monotonic() - self._reported[-1][0] > _TROUBLE_S:
             return None
         errors = [external_error(self._connection, error) for _, error in self._reported]
@@ -173,7 +173,7 @@ class KafkaConsumer(BaseConsumer):
             self._reached = True
             if known is None or known.error is not None or not known.partitions:
                 missing = TargetMissingError(f"unknown topic {topic} at {self._connection.options['servers']}",
-                                             hint="it is read as soon as it is there")
+                                             hint="it is read once it exists")
                 self._away.add(topic)
                 continue
             if topic in self._away:
@@ -282,7 +282,7 @@ class KafkaConsumer(BaseConsumer):
                 self._begin_anew(f"{message.topic()}/{message.partition()}")
                 return
             self._problem = TargetMissingError(
-                f"partition {message.topic()}/{message.partition()} no longer has the offset that is to be read next: "
+                f"partition {message.topic()}/{message.partition()} no longer has the next offset: "
                 f"{error.str()}", hint="the broker has deleted it; to read what is there, drop the ingest and create "
                 "it again; RESUME INGEST tries once more")
             return

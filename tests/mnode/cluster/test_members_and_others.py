@@ -59,7 +59,7 @@ def test_who_would_split_is_told_what_to_do_instead(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(ClusterMember, "require_active", lambda member: None)
     with lone_node(tmp_path) as connection:
         for statement in ("SPLIT VGROUP 2", "ALTER DATABASE d VGROUPS 4"):
-            with pytest.raises(NotSupportedError, match=r"can't be split yet .* SELECT tbname"):
+            with pytest.raises(NotSupportedError, match=r"can't be split in a cluster .* SELECT tbname"):
                 connection.cursor().execute(statement)
 
 

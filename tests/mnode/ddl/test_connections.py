@@ -209,11 +209,11 @@ def test_who_must_set_a_secret_is_said_with_its_name() -> None:
     for reference, expected in (
         ("env:NOT_SET", "the environment variable NOT_SET is not set"),
         ("file:/closed", "the file /closed cannot be read: Permission denied"),
-        ("file:/bytes", "the file /bytes cannot be read: it is no UTF-8 text"),
+        ("file:/bytes", "the file /bytes cannot be read: it is not valid UTF-8"),
         ("file:/empty", "the file /empty is empty"),
     ):
         connection = ExternalConnection("lake", "files", (("key", reference), ("secret", "env:NEITHER"), ("url", "s3://b")))
-        with pytest.raises(SecretMissingError, match="whoever runs the engine") as caught:
+        with pytest.raises(SecretMissingError, match="the operator must") as caught:
             opened(connection, {}, read_text)
         assert f"key: {expected}; secret: the environment variable NEITHER is not set" in str(caught.value)
 

@@ -146,7 +146,7 @@ def test_a_door_only_reads_and_only_for_us() -> None:
         "/a": Page("text/plain", lambda: b"yes"), "/b": Page("text/plain", broken), "/c": Page("text/plain", closed)})
     assert get(listener, "/a") == get(listener, "/a?x=1") == (200, "yes")
     status, text = get(listener, "/x")
-    assert (status, json.loads(text)["desc"]) == (404, "there is nothing at this path; there are /a, /b, /c")
+    assert (status, json.loads(text)["desc"]) == (404, "unknown path; known paths: /a, /b, /c")
     for path, wanted, said in (("/b", 500, "see the log"), ("/c", 503, "the disk is gone")):
         status, text = get(listener, path)
         assert (status, json.loads(text)["desc"]) == (wanted, said)

@@ -610,7 +610,7 @@ def test_tls(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(ConfigError, match="belong together"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})
-    with pytest.raises(ConfigError, match="no certificate with its key"):
+    with pytest.raises(ConfigError, match="not a certificate and its key"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(key), "tlsKey": str(key)})
     embedded = Embedded(
         tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate), "tlsKey": str(key)})

@@ -74,7 +74,7 @@ def test_the_next_query_finds_a_duckdb_that_works(backend: QueryBackend) -> None
 def test_texts_that_are_none_are_named(backend: QueryBackend) -> None:
     """In rows for Python, in JSON, and at the prompt."""
     query = RunnableQuery("SELECT s AS x FROM t", {"t": BAD}, SCHEMA)
-    named = pytest.raises(InvalidValueError, match="b'\\\\xe9t' in the result is no UTF-8 text")
+    named = pytest.raises(InvalidValueError, match="b'\\\\xe9t' in the result is not valid UTF-8")
     with closing(backend.open(query)) as run, named:
         list(run.json(10))
     with closing(backend.open(query)) as run:

@@ -72,7 +72,7 @@ def test_what_is_wrong_with_the_statement_is_no_internal_error(sql: str) -> None
 ])
 def test_what_duckdb_cannot_do_with_a_value_is_no_internal_error(sql: str) -> None:
     """Somebody's value is wrong, not the plan."""
-    with pytest.raises(InvalidValueError, match="a value in the query is not possible"):
+    with pytest.raises(InvalidValueError, match="a value in the query is invalid"):
         opened(sql, ResultColumn("x", INT)).table()
 
 

@@ -152,7 +152,7 @@ def test_errors_of_a_materialized_view_name_it(bed: TestBed) -> None:
             bed.execute(statement)
     bed.execute(f"INSERT INTO t0 (ts, v) VALUES ({T0 + 5}, 0)")
     (reason,), = bed.rows("SELECT reason FROM information_schema.ins_streams")
-    assert "several rows of the answer have the same g" in reason
+    assert "several rows of the result have the same g" in reason
     assert "o (g PRIMARY KEY" in reason or "o (a PRIMARY KEY, b PRIMARY KEY, ...)" in reason
 
 

@@ -124,7 +124,7 @@ def test_what_can_not_be_compared_is_refused(bed: TestBed) -> None:
         bed.execute("VERIFY STREAM s0")
     bed.execute("CREATE STREAM t INTO x (g PRIMARY KEY, v) AS SELECT g, v FROM m ORDER BY v")
     insert(bed, 0, 2, 6)
-    with pytest.raises(UnavailableError, match="is behind its source: several rows of the answer have the same g"):
+    with pytest.raises(UnavailableError, match="is behind its source: several rows of the result have the same g"):
         bed.execute("VERIFY STREAM t")
 
 
@@ -135,7 +135,7 @@ def test_a_table_that_is_behind_is_waited_for_and_not_told(bed: TestBed, monkeyp
     insert(bed, 0, 3, 9)
     waited = []
     monkeypatch.setattr(bed.clock, "wait", lambda event, timeout_s: waited.append(timeout_s) or bed.clock.advance(9))
-    with pytest.raises(UnavailableError, match="is behind its source: what it hasn't read"):
+    with pytest.raises(UnavailableError, match="is behind its source: unread rows"):
         bed.execute("VERIFY STREAM s0")
     assert waited
     audit(bed)
@@ -199,11 +199,11 @@ def test_answers_of_many_rows_are_not_audited(bed: TestBed, monkeypatch: pytest.
     monkeypatch.undo()
 
     def failing(self: StreamAnswers, *given: Any) -> Any:
-        raise InvalidValueError("several rows of the answer have the same g, of which the table has one")
+        raise InvalidValueError("several rows of the result have the same g, which must be unique")
 
     monkeypatch.setattr(StreamAnswers, "differing", failing)
     audit(bed, 1)
-    assert "several rows of the answer have the same g" in shown(bed, "audit_note")[0]
+    assert "several rows of the result have the same g" in shown(bed, "audit_note")[0]
 
 
 def test_sums_in_another_order_are_equal(bed: TestBed) -> None:

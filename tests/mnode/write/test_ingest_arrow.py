@@ -329,15 +329,15 @@ OUTSIDE = pa.StringArray.from_buffers(
 
 
 @pytest.mark.parametrize(("name", "values", "words"), [
-    ("s", LATIN_1, "b'\\xe9t' is no UTF-8 text"),
-    ("s", pa.chunked_array([["x"], LATIN_1.slice(1)]), "b'\\xe9t' is no UTF-8 text"),
-    ("s", LATIN_1.cast(pa.large_binary()).view(pa.large_string()), "is no UTF-8 text"),
-    ("s", LATIN_1.cast(pa.binary_view()).view(pa.string_view()), "is no UTF-8 text"),
-    ("s", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
-    ("s", LATIN_1.cast(pa.binary()), "is no UTF-8 text"),
-    ("s", pa.array([b"a", b"\xed\xa0\x80", b"b"]).view(pa.string()), "is no UTF-8 text"),
-    ("b", LATIN_1, "is no UTF-8 text"), ("tbname", LATIN_1, "is no UTF-8 text"),
-    ("tbname", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
+    ("s", LATIN_1, "b'\\xe9t' is not valid UTF-8"),
+    ("s", pa.chunked_array([["x"], LATIN_1.slice(1)]), "b'\\xe9t' is not valid UTF-8"),
+    ("s", LATIN_1.cast(pa.large_binary()).view(pa.large_string()), "is not valid UTF-8"),
+    ("s", LATIN_1.cast(pa.binary_view()).view(pa.string_view()), "is not valid UTF-8"),
+    ("s", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is not valid UTF-8"),
+    ("s", LATIN_1.cast(pa.binary()), "is not valid UTF-8"),
+    ("s", pa.array([b"a", b"\xed\xa0\x80", b"b"]).view(pa.string()), "is not valid UTF-8"),
+    ("b", LATIN_1, "is not valid UTF-8"), ("tbname", LATIN_1, "is not valid UTF-8"),
+    ("tbname", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is not valid UTF-8"),
     ("tbname", OUTSIDE, "malformed"), ("s", OUTSIDE, "malformed"),
     ("s", pa.DictionaryArray.from_arrays([0, 7, 0], ["a"], safe=False), "malformed"),
 ], ids=lambda value: value if isinstance(value, str) else "values")
@@ -365,7 +365,7 @@ def test_python_texts_that_are_none_are_refused(cursor: dbapi.Cursor) -> None:
         with pytest.raises(PenstockError, match="not valid Unicode"):
             cursor.execute(statement.format("\ud800"))
     for lines in ('x f="\ud800"', ["x f=1", 'x f="\ud800"']):
-        with pytest.raises(PenstockError, match=f"line {1 if isinstance(lines, str) else 2} is not UTF-8"):
+        with pytest.raises(PenstockError, match=f"line {1 if isinstance(lines, str) else 2} is not valid UTF-8"):
             cursor.connection.ingest_lines(lines, database="d")
 
 
