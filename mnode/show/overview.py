@@ -5,7 +5,7 @@ It is made of the system tables' rows, so that all of them say what SQL says. Ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -20,18 +20,23 @@ Overview = dict[str, Any]
 def overview(read: Callable[[str], pa.Table], now_ms: int, version: str) -> Overview:
     """Returns {now_ms, version, streams, ingests, cluster, memory, ports, events: [...]}, as JSON can hold it.
 
-    A stream is its row of ins_streams with `tasks`, `watermarks` and `checkpoints`: its rows of those tables. `read`
-    returns a table of information_schema.
+    A stream is as `streams_with` returns it, with all parts. `read` returns a table of information_schema.
     """
-    parts = {part: _rows(read(table)) for part, table in _PARTS.items()}
-    streams = _rows(read("ins_streams"))
-    for stream in streams:
-        for part, rows in parts.items():
-            stream[part] = [row for row in rows if row["stream_name"] == stream["stream_name"]]
-    return {"now_ms": now_ms, "version": version, "streams": streams, "ingests": _rows(read("ins_ingests")),
+    return {"now_ms": now_ms, "version": version, "streams": streams_with(read, _PARTS),
+            "ingests": _rows(read("ins_ingests")),
             "cluster": _rows(read("ins_cluster")), "memory": _rows(read("ins_stream_memory")),
             "ports": _rows(read("ins_ports")),
             "events": _rows(read("ins_stream_events"))[-_EVENTS_SHOWN:]}
+
+
+def streams_with(read: Callable[[str], pa.Table], parts: Iterable[str]) -> list[Row]:
+    """Returns rows of ins_streams. Each has its rows of other tables as `parts`: tasks, watermarks, checkpoints."""
+    of_parts = {part: _rows(read(_PARTS[part])) for part in parts}
+    streams = _rows(read("ins_streams"))
+    for stream in streams:
+        for part, rows in of_parts.items():
+            stream[part] = [row for row in rows if row["stream_name"] == stream["stream_name"]]
+    return streams
 
 
 def _rows(table: pa.Table) -> list[Row]:

@@ -162,6 +162,11 @@ class Connection:
         return self._session
 
     @property
+    def is_embedded(self) -> bool:
+        """Whether the engine is in this process. Raises `InterfaceError` if the connection is closed."""
+        return isinstance(self._open_lease(), EngineLease)
+
+    @property
     def lease(self) -> EngineLease:
         """The connection's hold on its engine. Raises `InterfaceError` if it is closed, and `NotSupportedError` if the
         engine is in another process.

@@ -27,7 +27,7 @@ from penstock.common.clock import Clock
 from penstock.common.durations import duration_text
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.mnode.http.http_ports import OVERVIEW_PATH
-from penstock.mnode.show.overview import Overview, Row, overview
+from penstock.mnode.show.overview import Overview, Row, streams_with
 from penstock.sql.tree.expression_nodes import quote_identifier
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Watched(Protocol):
     def order(self, order: Order, stream: str) -> None: ...
 
 
-class OwnEngine:
-    """The engine of this process."""
+class ConnectedEngine:
+    """The engine of a connection. One in another process is asked in SQL for what is drawn, at some ms a table."""
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
@@ -69,7 +69,10 @@ class OwnEngine:
         self.obeys = True
 
     def look(self) -> Overview:
-        return overview(self._read, self._clock.now_ms(), __version__)
+        if self._connection.is_embedded:
+            return self._connection.lease.engine.overview(self._connection.session.identity)
+        streams = streams_with(self._read, ["tasks"])
+        return {"now_ms": self._clock.now_ms(), "version": __version__, "streams": streams}
 
     def order(self, order: Order, stream: str) -> None:
         with self._connection.cursor() as cursor:
@@ -282,7 +285,9 @@ def _size(value: int | None) -> str:
 
 
 def run_top(engine: Watched, console: Console, terminal: Input, clock: Clock, interval_s: float) -> None:
-    """Shows the engine until the user leaves. Raises what the first look raises; later ones are told on the screen."""
+    """Shows the engine until the user leaves, or the input ends: without one it is shown once. Raises what the first
+    look raises; later ones are told on the screen.
+    """
     state = TopState(engine.look(), obeys=engine.obeys)
     with terminal.raw_mode(), Live(render(state), console=console, screen=console.is_terminal,
                                    auto_refresh=False) as live:
@@ -294,6 +299,8 @@ def run_top(engine: Watched, console: Console, terminal: Input, clock: Clock, in
                     return
                 if order is not None and state.chosen is not None:
                     state = _told(state, lambda order=order, name=state.chosen: engine.order(order, name))  # type: ignore[misc]
+            if terminal.closed:
+                return
             if clock.monotonic() >= next_look:
                 next_look = clock.monotonic() + interval_s
                 state = _looked(state, engine)

@@ -12,13 +12,13 @@ from penstock.common.clock import SystemClock
 from penstock.common.config import Config
 from penstock.common.errors import DataDirectoryInUseError
 from penstock.shell.api.dbapi import Connection, connect
-from penstock.shell.terminal.top import OtherEngine, OwnEngine, run_top
+from penstock.shell.terminal.top import ConnectedEngine, OtherEngine, run_top
 
 
 def top_of(connection: Connection, interval_s: float) -> None:
-    """Shows the engine of this process until the user leaves."""
+    """Shows the engine of a connection until the user leaves."""
     clock = SystemClock()
-    run_top(OwnEngine(connection, clock), Console(), create_input(), clock, interval_s)
+    run_top(ConnectedEngine(connection, clock), Console(), create_input(), clock, interval_s)
 
 
 def show_top(options: argparse.Namespace, config: Config, login: tuple[str, str] | None = None) -> None:

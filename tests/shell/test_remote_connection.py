@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pyarrow as pa
 import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
 from kits.engines.served_here import ServedHere
+from rich.console import Console
 
 import penstock
 from penstock.common import errors
 from penstock.common.clock import SystemClock
 from penstock.mnode.engine import Engine
 from penstock.shell.api import dbapi
-from penstock.shell.terminal.top import OwnEngine
+from penstock.shell.terminal.top import ConnectedEngine, TopState, render
 
 NOW_US = 1_700_000_000_000_000
 CREATE = (
@@ -166,8 +168,12 @@ def test_top_looks_at_a_server(pair: tuple[Any, Any]) -> None:
     remote.execute("CREATE DATABASE d VGROUPS 1")
     remote.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
     remote.execute("CREATE STREAM s INTO d.r AS SELECT _wstart AS ts, sum(v) AS total FROM d.t INTERVAL(1m)")
-    looks = [OwnEngine(connection, SystemClock()).look() for connection in (own, remote)]
+    looks = [ConnectedEngine(connection, SystemClock()).look() for connection in (own, remote)]
     assert [[stream["stream_name"] for stream in look["streams"]] for look in looks] == [["s"], ["s"]]
+    for look in looks:
+        shown = StringIO()
+        Console(file=shown, width=160).print(render(TopState(look, opened="s")))
+        assert all(f"{level} v" in shown.getvalue() for level in ("source", "agg", "sink"))
 
 
 @pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)

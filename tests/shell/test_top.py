@@ -27,7 +27,7 @@ from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.show.overview import Overview
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.main import main
-from penstock.shell.terminal.top import Order, OtherEngine, OwnEngine, TopState, pressed, render, run_top, seen
+from penstock.shell.terminal.top import ConnectedEngine, Order, OtherEngine, TopState, pressed, render, run_top, seen
 
 BOTTLENECK = "sink s1/v2 is the bottleneck: its rate limit of 2 MB/s"
 
@@ -211,6 +211,17 @@ def test_the_loop_survives_a_look_that_fails(told: Overview) -> None:
     assert "gone fishing" in output.getvalue()
 
 
+def test_without_an_input_the_engine_is_shown_once(told: Overview) -> None:
+    """An input that has ended has no keys to wait for: the loop would run as fast as it can."""
+    engine = Recorded(told)
+    output = StringIO()
+    with create_pipe_input() as terminal:
+        terminal.close()
+        run_top(engine, Console(file=output, width=160), terminal, SystemClock(), 0.01)
+    assert engine.looks == 1
+    assert BOTTLENECK in output.getvalue()
+
+
 def test_another_engine_is_reached_by_its_page(told: Overview) -> None:
     """What its page reads is what is shown; without an answer the address and what is needed are told."""
     listener = HttpListener("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
@@ -223,7 +234,7 @@ def test_another_engine_is_reached_by_its_page(told: Overview) -> None:
         engine.order("pause", "s1")
 
 
-def test_the_own_engine_is_asked_in_sql(data_dir: Path) -> None:
+def test_an_engine_of_this_process_is_looked_at_and_obeys(data_dir: Path) -> None:
     """A look returns plain values, an order is a statement about that stream."""
     def make(root: Path, config: Config) -> Engine:
         return Engine(root, config, clock=clock, runtime=lambda *_: NoRuntime())
@@ -233,7 +244,7 @@ def test_the_own_engine_is_asked_in_sql(data_dir: Path) -> None:
         for statement in ("CREATE DATABASE p VGROUPS 1", "CREATE TABLE p.m (ts TIMESTAMP, v INT)",
                           "CREATE STREAM `odd name` INTO p.o AS SELECT _wstart, count(*) FROM p.m INTERVAL(1s)"):
             connection.cursor().execute(statement)
-        engine = OwnEngine(connection, clock)
+        engine = ConnectedEngine(connection, clock)
         (stream,) = engine.look()["streams"]
         assert (stream["stream_name"], stream["create_time"], stream["state"]) == ("odd name", NOW_MS, "STARTING")
         engine.order("pause", "odd name")
