@@ -12,7 +12,7 @@ from kits.basics.external_servers import Postgres
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 from kits.engines.sandboxes import T0, TestBed
-from kits.pages.examples import shown_in
+from kits.pages.examples import examples, shown_in
 
 import penstock
 from penstock.common.errors import ConnectionFailedError, InUseError, NotFoundError, NotSupportedError, PenstockError
@@ -144,6 +144,28 @@ def test_the_readme_leads_from_a_broker_into_postgres(postgres: Postgres, tmp_pa
         bed.run()
         assert session.execute("SELECT site, amps FROM load_of_sites ORDER BY 1").fetchall() == [
             ("north", 2.0), ("south", 4.0)]
+
+
+def test_the_page_on_joins_looks_up(postgres: Postgres, tmp_path: Path) -> None:
+    """The stream and the query of docs/joins.md work, over a table of PostgreSQL's."""
+    [text] = [example.block.text for example in examples((ROOT / "docs" / "joins.md").read_text("utf-8"))
+              if example.option == "run-by"]
+    (tmp_path / "secret").write_text(postgres.password)
+    with postgres.connect() as session, TestBed() as bed:
+        session.execute("DROP TABLE IF EXISTS devices")
+        session.execute("CREATE TABLE devices (id int, site text)")
+        session.execute("INSERT INTO devices VALUES (7, 'north')")
+        bed.all("create database plant vgroups 1", "use plant",
+                "create stable motors (ts timestamp, amps double) tags (line int)",
+                f"create connection fleet type postgres with (host='127.0.0.1', port='{postgres.port}', "
+                f"sslmode='disable', database='{postgres.database}', username='{postgres.username}', "
+                f"password='file:{tmp_path / 'secret'}')")
+        stream, query = [piece.text for piece in split_all(text) if isinstance(piece, SqlText)]
+        bed.execute(stream)
+        bed.execute(f"insert into m7 using motors tags (7) values ({T0}, 2.5) ({T0 + 120_000}, 0)")
+        bed.run()
+        assert bed.rows("select site, amps from amps_of_sites") == [("north", 2.5)]
+        assert bed.rows(query) == [(7, "north")]
 
 
 @pytest.mark.parametrize(("statement", "error", "words"), [
