@@ -8,7 +8,7 @@ import pytest
 from kits.pages.pages import LONG, PAGES, Reading, reading, sentences, words
 
 #: Which share of the sentences of a page, and of all pages, may have more than `LONG` words, at most.
-LONG_OF_PAGE, LONG_OF_ALL = 0.2, 0.02
+LONG_OF_PAGE, LONG_OF_ALL = 0.05, 0.01
 #: A page with fewer sentences may have one that is long.
 _FEW = 10
 
