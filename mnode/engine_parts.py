@@ -27,6 +27,7 @@ from penstock.mnode.ddl.alter_table import TableAlterations
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.ddl.connections import Connections
 from penstock.mnode.ddl.database_statements import DatabaseStatements
+from penstock.mnode.ddl.dropped_users import DroppedUsers
 from penstock.mnode.ddl.function_statements import Functions
 from penstock.mnode.ddl.snode_statements import SnodeStatements
 from penstock.mnode.ddl.table_statements import TableStatements
@@ -176,12 +177,13 @@ class EngineParts:
         of = self.directory
         changed = self.views.schema_changed
         nodes = 1 if of.member is None else of.member.nodes
+        users = DroppedUsers(of.catalog, self.streams.removal.drop_record, self.ingests.drop_record)
         self.databases = DatabaseStatements(
-            of.catalog, of.storage, of.clock, nodes, drop_stream=self.streams.removal.drop_record,
+            of.catalog, of.storage, of.clock, nodes, users=users, tell=self.streams.known.tell,
             schema_changed=changed)
         self.tables = TableStatements(
             of.catalog, of.storage, self.children, of.clock, schema_changed=changed,
-            children_changed=self.views.children_changed)
+            children_changed=self.views.children_changed, users=users)
         self.streams.removal.drop_table = self.tables.discard_table
         self.alterations = TableAlterations(
             of.catalog, of.storage, schema_changed=changed, children_changed=self.views.children_changed)

@@ -122,7 +122,7 @@ class Dump:
         self._make_target()
         chosen = self._options.databases
         streams = [stream for stream in schema.streams
-                   if _is_whole({stream.source_uid, stream.target_uid}, stream.uses.dlq, schema.tables, chosen)]
+                   if _is_whole({stream.source_uid, *stream.written_uids}, stream.uses.dlq, schema.tables, chosen)]
         ingests = [ingest for ingest in schema.ingests
                    if _is_whole({ingest.target_uid}, ingest.dlq, schema.tables, chosen)]
         left_out = [*(stream.name for stream in schema.streams if stream not in streams),

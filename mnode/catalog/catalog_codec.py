@@ -215,6 +215,8 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
     if "asked" not in value:
         value = _grouped(value)
+    if "executions_uid" not in value:
+        value = {**value, "executions_uid": _executions_in(value.get("plan"))}
     uses, pause, unlike = value["uses"], value.get("pause"), value.get("unlike")
     return StreamRecord(**{
         **value,
@@ -233,6 +235,14 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
 
 def _reads(values: Iterable[dict[str, Any]]) -> tuple[TableRead, ...]:
     return tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in values)
+
+
+def _executions_in(plan: str | None) -> int:
+    """Returns the table of executions that a stored plan names; 0: none. Entries of version 1.0.0 have no other."""
+    if plan is None or "CalculationPlan" not in plan:
+        return 0
+    return next((int(part["uid"]) for part in json.loads(plan)["parts"]
+                 if isinstance(part, dict) and part.get("class") == "CalculationPlan"), 0)
 
 
 def ingest_from_json(value: dict[str, Any]) -> IngestRecord:

@@ -118,7 +118,8 @@ class StreamRecord:
 
     `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream. `created_target` tells that
     the result table was made by this stream. `attempt` is the newest one started. `pause`: why it is paused, if not by
-    its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. Checkpoint ids up to
+    its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. `executions_uid`: the
+    table of what a trigger of its own has had computed, 0 without one. Checkpoint ids up to
     `last_checkpoint_id` were used for what isn't kept any more. `plan`: what it computes, as `mnode.stored_plan` has
     it; None for streams of versions that didn't keep it. `unlike`: which results may differ for good from what the
     query says. `newest_at_start`: no row that a stream without history has left out is newer; None: it leaves out none.
@@ -140,6 +141,17 @@ class StreamRecord:
     plan: str | None = None
     unlike: Unlike | None = None
     newest_at_start: int | None = None
+    executions_uid: int = 0
+
+    @property
+    def written_uids(self) -> tuple[int, ...]:
+        """The tables that it writes, but for its DLQ table: that of results, and that of executions."""
+        return tuple(uid for uid in (self.target_uid, self.executions_uid) if uid)
+
+    @property
+    def made_uids(self) -> tuple[int, ...]:
+        """Those of the written tables that it has made, and that nobody else writes while it is there."""
+        return tuple(uid for uid in self.written_uids if self.created_target or uid != self.target_uid)
 
     @property
     def source_uids(self) -> tuple[int, ...]:
@@ -155,6 +167,10 @@ class StreamRecord:
         """Whether it reads rows of this table, and couldn't go on without it."""
         return any(read.uid == table.storage_uid and (table.kind != "child" or read.child_uid == table.uid)
                    for read in (*self.uses.reading, *self.uses.queried))
+
+    def writes(self, table: Table) -> bool:
+        """Whether it writes into this table, or into child tables of it."""
+        return table.uid in self.written_uids or self.uses.dlq == (table.database, table.name)
 
     def reads_column(self, table: Table, physical: str) -> bool:
         """Whether it reads this column of a table."""

@@ -19,7 +19,11 @@ def definition_of(text: str) -> str | None:
     return statement.query.source_text if statement.materialized else None
 
 
+def is_materialized_view(stream: StreamRecord) -> bool:
+    """Whether a stream was created as a materialized view."""
+    return definition_of(stream.asked.text) is not None
+
+
 def drop_of(stream: StreamRecord) -> str:
     """Returns the statement that drops a stream."""
-    kind = "STREAM" if definition_of(stream.asked.text) is None else "MATERIALIZED VIEW"
-    return f"DROP {kind} {stream.name}"
+    return f"DROP {'MATERIALIZED VIEW' if is_materialized_view(stream) else 'STREAM'} {stream.name}"

@@ -45,6 +45,7 @@ class StreamRepository:
     ) -> None:
         self._store = store
         self._streams = {stream.id: stream for stream in known}
+        self._makers = {uid: stream.id for stream in self._streams.values() for uid in stream.made_uids}
         #: streams whose entry cannot be read, by id: they are set aside, and everything else works
         self.damaged = damaged
         self._index = index
@@ -61,6 +62,11 @@ class StreamRepository:
 
     def by_id(self, stream_id: int) -> StreamRecord | None:
         return self._streams.get(stream_id)
+
+    def maker_of(self, table: Table) -> StreamRecord | None:
+        """Returns the stream that has made a table for what it writes, or the super table of a child table."""
+        stream_id = self._makers.get(table.storage_uid)
+        return None if stream_id is None else self._streams.get(stream_id)
 
     def create(self, record: StreamRecord) -> StreamRecord:
         """Stores a stream, and gives the result table that was made for it its name; its `id` is assigned here."""
@@ -154,7 +160,14 @@ class StreamRepository:
 
     def _put(self, write: Transaction, record: StreamRecord) -> None:
         write.put(STREAMS, codec.key(record.id), codec.dataclass_to_json(record))
-        write.afterwards(lambda: self._streams.update({record.id: record}))
+        write.afterwards(lambda: self._remember(record))
+
+    def _remember(self, record: StreamRecord) -> None:
+        is_new = record.id not in self._streams
+        self._streams[record.id] = record
+        if is_new:
+            self._makers.update(dict.fromkeys(record.made_uids, record.id))
+            self._index.note_change()
 
     def _delete(self, write: Transaction, record: StreamRecord) -> None:
         write.delete(STREAMS, codec.key(record.id))
@@ -162,7 +175,9 @@ class StreamRepository:
         write.afterwards(lambda: self._forget(record.id))
 
     def _forget(self, stream_id: int) -> None:
-        del self._streams[stream_id]
+        for uid in self._streams.pop(stream_id).made_uids:
+            self._makers.pop(uid, None)
+        self._index.note_change()
 
     def _require(self, stream_id: int) -> StreamRecord:
         record = self._streams.get(stream_id)

@@ -16,7 +16,12 @@ from penstock.mnode.catalog.schema_repository import physical_name
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.ddl.column_rules import check_columns, longer
 from penstock.mnode.ddl.name_rules import check_name
-from penstock.mnode.ddl.tables_in_use import refuse_if_column_streamed, refuse_if_streamed, refuse_if_target
+from penstock.mnode.ddl.tables_in_use import (
+    refuse_if_column_streamed,
+    refuse_if_made_by_stream,
+    refuse_if_streamed,
+    refuse_if_target,
+)
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
@@ -171,6 +176,7 @@ class TableAlterations:
             raise InvalidStatementError(f"{statement.name} is not a child table: tags belong to child tables")
         assert table.super_uid is not None
         assert table.vgroup_id is not None
+        refuse_if_made_by_stream(table, self._catalog)
         names = tuple(assigned.tag for assigned in statement.assignments)
         database = require_database(table.database, self._catalog)
         for name in names:

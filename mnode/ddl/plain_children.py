@@ -23,6 +23,8 @@ def plain_children(plain: PlainChildren, session: Session, catalog: Catalog) -> 
     parent = catalog.table(plain.using.database or session.database or "", plain.using.name)
     if database is None or parent is None or parent.kind != "super" or parent.database != database.name:
         return None
+    if catalog.streams.maker_of(parent) is not None:
+        return None
     by_name = {tag.name: tag for tag in parent.tags}
     tags = parent.tags if plain.tag_names is None else tuple(
         by_name[name] for name in plain.tag_names if name in by_name)

@@ -25,9 +25,10 @@ from penstock.mnode.catalog.name_lookup import (
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.ddl.column_rules import check_columns
+from penstock.mnode.ddl.dropped_users import DroppedUsers
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.plain_children import plain_children
-from penstock.mnode.ddl.tables_in_use import refuse_if_streamed
+from penstock.mnode.ddl.tables_in_use import OR_CASCADE, refuse_if_made_by_stream, refuse_if_streamed
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.dialect.parser import parse_one
@@ -59,7 +60,10 @@ class TableStatements:
         *,
         schema_changed: Callable[[], None],
         children_changed: Callable[[int], None],
+        users: DroppedUsers,
     ) -> None:
+        """`users`: who goes with tables by CASCADE."""
+        self._users = users
         self._catalog = catalog
         self._storage = storage
         self._children = children
@@ -160,6 +164,7 @@ class TableStatements:
         """Returns (super table, tag values), or None if the table exists and that is allowed."""
         parent = require_table(child.using, session, self._catalog)
         require_super(parent, child.using)
+        refuse_if_made_by_stream(parent, self._catalog)
         if parent.database != database.name:
             raise InvalidStatementError(f"{child.name} must be in the database of {parent.database}.{parent.name}")
         tag_values = read_tags(parent, child.tag_names, child.tag_values, database.precision, session)
@@ -173,7 +178,10 @@ class TableStatements:
         return parent, tag_values
 
     def drop(self, statement: DropTable, session: Session) -> Result:
-        """Executes DROP TABLE and DROP STABLE; all names are checked before the first table goes."""
+        """Executes DROP TABLE and DROP STABLE; all names are checked before the first table goes.
+
+        With CASCADE who reads or writes a table goes first.
+        """
         doomed: dict[int, Table] = {}
         for name in statement.names:
             table = find_table(name, session, self._catalog)
@@ -185,8 +193,15 @@ class TableStatements:
                 raise InvalidStatementError(f"{name} is not a super table", hint="use DROP TABLE")
             if table.kind == "system":
                 raise InvalidStatementError(f"{name} is a system table")
-            refuse_if_streamed(table, self._catalog)
+            if table.kind == "child":
+                refuse_if_made_by_stream(table, self._catalog)
+            if not statement.cascade:
+                refuse_if_streamed(table, self._catalog, OR_CASCADE)
             doomed[table.uid] = table
+        if statement.cascade:
+            self._users.drop(list(doomed.values()))
+            doomed = {uid: table for uid, table in doomed.items()
+                      if self._catalog.table(table.database, table.name) is not None}
         children: dict[int, list[Table]] = {}
         for table in doomed.values():
             if table.kind == "child":

@@ -4,33 +4,54 @@ from __future__ import annotations
 
 from penstock.common.errors import InUseError
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.catalog.catalog_records import StreamRecord
-from penstock.mnode.catalog.materialized_views import drop_of
+from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
+from penstock.mnode.catalog.materialized_views import drop_of, is_materialized_view
 from penstock.sql.schema import Column, Table, View
 
+OR_CASCADE = ", or DROP ... CASCADE, which drops it, too"
+"""What else may be done about whom a DROP stands in the way of."""
 
-def refuse_if_streamed(table: Table, catalog: Catalog) -> None:
-    """Raises InUseError if a stream or an ingest reads or writes the table."""
+
+def refuse_if_streamed(table: Table, catalog: Catalog, otherwise: str = "") -> None:
+    """Raises InUseError if a stream or an ingest reads or writes the table.
+
+    `otherwise`: what else may be done than to drop who does.
+    """
     for stream in catalog.streams.all():
         if stream.reads(table):
-            raise _in_use(table, stream, "reads")
-        if stream.target_uid == table.storage_uid and table.kind != "child":
-            raise _in_use(table, stream, "writes")
-        if stream.uses.dlq == (table.database, table.name):
-            raise _in_use(table, stream, "writes")
-
+            raise _in_use(table, stream, "reads", otherwise)
+        if stream.writes(table):
+            raise _in_use(table, stream, "writes", otherwise)
     for ingest in catalog.ingests.all():
-        if (ingest.target_uid == table.storage_uid and table.kind != "child") or (
-                ingest.dlq == (table.database, table.name)):
+        if writes_into(ingest, table):
             raise InUseError(f"table {table.name} is in use: ingest {ingest.name} writes it",
-                             hint=f"DROP INGEST {ingest.name} first")
+                             hint=f"DROP INGEST {ingest.name} first{otherwise}")
+
+
+def writes_into(ingest: IngestRecord, table: Table) -> bool:
+    """Whether an ingest writes into this table, or into child tables of it."""
+    return ingest.target_uid == table.uid or ingest.dlq == (table.database, table.name)
 
 
 def refuse_if_target(table: Table, catalog: Catalog) -> None:
     """Raises InUseError if a stream writes the table."""
     for stream in catalog.streams.all():
-        if stream.target_uid == table.uid or stream.uses.dlq == (table.database, table.name):
+        if stream.writes(table):
             raise _in_use(table, stream, "writes")
+
+
+def refuse_if_made_by_stream(table: Table, catalog: Catalog) -> None:
+    """Raises InUseError if a stream has made the table, or the super table of a child, for what it alone writes."""
+    stream = catalog.streams.maker_of(table)
+    if stream is None:
+        return
+    is_executions = table.storage_uid == stream.executions_uid
+    goes_along = is_executions or is_materialized_view(stream)
+    raise InUseError(
+        f"table {table.super_name or table.name} has the {'executions' if is_executions else 'results'} of stream "
+        f"{stream.name}, which alone writes it",
+        hint=f"write into a table of your own; {drop_of(stream)} "
+             f"{'drops this one, too' if goes_along else 'leaves this one to you'}")
 
 
 def refuse_if_column_streamed(table: Table, column: Column, catalog: Catalog) -> None:
@@ -50,6 +71,6 @@ def refuse_if_view_streamed(view: View, catalog: Catalog) -> None:
                              hint=f"{drop_of(stream)} first, or make a view of another name")
 
 
-def _in_use(table: Table, stream: StreamRecord, verb: str) -> InUseError:
+def _in_use(table: Table, stream: StreamRecord, verb: str, otherwise: str = "") -> InUseError:
     return InUseError(f"table {table.name} is in use: stream {stream.name} {verb} it",
-                      hint=f"{drop_of(stream)} first")
+                      hint=f"{drop_of(stream)} first{otherwise}")

@@ -22,6 +22,7 @@ from penstock.mnode.coordinator.task_settings import task_settings
 from penstock.mnode.ddl.connections import problem_text
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.table_statements import TableStatements
+from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.streams.stream_removal import end_tasks, remove_state
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
@@ -110,6 +111,9 @@ class Ingests:
                 return Result()
             raise AlreadyExistsError(f"ingest {statement.name} already exists")
         plan = self.plan(statement, session)
+        target = self._services.catalog.table_by_uid(plan.target_uid)
+        if target is not None:
+            refuse_if_made_by_stream(target, self._services.catalog)
         self._make_dlq(plan, tables)
         record = self._services.catalog.ingests.create(IngestRecord(
             0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,

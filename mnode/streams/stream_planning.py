@@ -27,6 +27,7 @@ from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_settings import stream_defaults
 from penstock.mnode.ddl.column_rules import check_columns
 from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.external_tables import external_table
 from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
@@ -108,6 +109,8 @@ class StreamPlanning:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+        if target is not None and replaced is None:
+            refuse_if_made_by_stream(target, self._services.catalog)
         defaults = replace(stream_defaults(self._services.config), refreshed=self._refreshed())
         plan = plan_stream(statement, view, session, defaults)
         source_database = require_database(plan.source.database, self._services.catalog)
@@ -236,9 +239,10 @@ class StreamPlanning:
                  for view in views_below(query, record.asked.database or "", self._services.catalog)}
         queried = () if plan.calculation is None else tuple(
             TableRead(table.uid, table.child_uid, table.columns) for table in plan.calculation.reads)
-        uses = StreamUses(tuple(reading), plan.function_names, plan.connections, _besides(plan), known,
+        uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
+                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known,
                           tuple(sorted(views)), queried)
-        return replace(record, uses=uses, plan=stored_plan.encode(stored))
+        return replace(record, uses=uses, plan=stored_plan.encode(stored), executions_uid=stored.plan.executions_uid)
 
     def asked(self, statement: CreateStream, session: Session) -> AskedStream:
         """Returns a statement with what it depends on, such that it means the same when it is planned again."""
@@ -365,13 +369,6 @@ def _queries_of(statement: CreateStream) -> tuple[Query, ...]:
     """Returns the query whose rows or windows count, and that of a trigger."""
     queried = None if statement.calculation is None else statement.calculation.query
     return (statement.query,) if queried is None else (statement.query, queried)
-
-
-def _besides(plan: StreamPlan) -> tuple[str, str] | None:
-    """Returns the table that a stream writes besides its results, which it can't do without."""
-    if plan.calculation is not None:
-        return plan.sink.database, plan.calculation.table
-    return None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)
 
 
 def _placed(table: Table, wanted: Regrouping | None) -> Table:

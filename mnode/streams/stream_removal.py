@@ -58,9 +58,7 @@ class StreamRemoval:
         self._services.stores.results.forget(stream.id)
         goes = with_target or stream.replaces is not None
         target = self._services.catalog.table_by_uid(stream.target_uid) if goes else None
-        stored = self._known.plans.get(stream.id)
-        executions = None if stored is None or stored.plan.calculation is None else (
-            self._services.catalog.table_by_uid(stored.plan.calculation.uid))
+        executions = self._services.catalog.table_by_uid(stream.executions_uid)
         self._services.catalog.streams.drop(stream.id, None if target is None else target.uid)
         self.end_for_good(stream)
         if target is not None:

@@ -159,11 +159,11 @@ class Splitting:
         reading: list[StreamRecord] = []
         writing: list[StreamRecord] = []
         for stream in self._services.catalog.streams.all():
-            target = self._services.catalog.table_by_uid(stream.target_uid)
+            targets = (self._services.catalog.table_by_uid(uid) for uid in stream.written_uids)
             sources = (self._services.catalog.table_by_uid(uid) for uid in stream.source_uids)
             if any(source is not None and source.database == database.name for source in sources):
                 reading.append(stream)
-            elif (target is not None and target.database == database.name) or (
+            elif any(target is not None and target.database == database.name for target in targets) or (
                     stream.uses.dlq is not None and stream.uses.dlq[0] == database.name):
                 writing.append(stream)
         return reading, writing

@@ -16,6 +16,7 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
+from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.planner.bind.time_range import time_bounds
@@ -64,6 +65,7 @@ class Deletes:
         table = require_table(statement.name, session, self._catalog, text)
         if table.kind == "system":
             raise InvalidStatementError(f"{statement.name} is a system table")
+        refuse_if_made_by_stream(table, self._catalog)
         if table.keyed:
             # What comes between the look at the rows and their end would go, too.
             with self._writing.exclusive(), self._lock, self._lock_of(table.uid):

@@ -31,6 +31,7 @@ from penstock.mnode.catalog.name_lookup import (
     table_missing,
 )
 from penstock.mnode.ddl.child_creation import ChildCreator, check_child_name
+from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.arrow_rows import gathered, read_parquet, slices
@@ -185,8 +186,9 @@ class Inserts:
             return created or (self._writable_table(target.name, session, text), {})
         existing = self._catalog.table(database.name, target.name.name)
         if existing is not None and existing.kind == "child":
+            refuse_if_made_by_stream(existing, self._catalog)
             return existing, {}
-        parent = require_table(target.using, session, self._catalog, text)
+        parent = self._writable_table(target.using, session, text)
         if parent.kind != "super":
             raise InvalidStatementError(f"{target.using} is not a super table")
         if existing is not None:
@@ -201,6 +203,7 @@ class Inserts:
         table = require_table(name, session, self._catalog, text)
         if table.kind == "system":
             raise InvalidStatementError(f"{name} is a system table")
+        refuse_if_made_by_stream(table, self._catalog)
         return table
 
     def _columns(

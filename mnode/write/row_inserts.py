@@ -322,7 +322,7 @@ class RowInserts:
         if tags is None or name is None or not can_name_child(name) or (before is not None and after is not None):
             return None
         parent = self._catalog.table(_database(prefix, state), plain_name(super_name) or "")
-        if parent is None or parent.kind != "super" or parent.database != database.name:
+        if parent is None or parent.kind != "super" or parent.database != database.name or self._is_made(parent):
             return None
         if self._catalog.table(database.name, name) is not None:
             return None
@@ -365,13 +365,19 @@ class RowInserts:
         found = self._catalog.rows_of(database.name, plain_name(name) or "")
         if found is not None:
             table, uid, vgroup_id = found
+            if self._is_made(table):
+                return None
             target = _TableTarget(self._pattern(table, listed, _table_pattern), uid, vgroup_id)
             return target if using[1] is None or _is_child(target, *using, state=state) else None
         if listed is None or using[1] is not None or TBNAME.name not in listed.lower():
             return None
         storage = self._catalog.table(database.name, plain_name(name) or "")
-        return None if storage is None or storage.kind != "super" else _ChildrenTarget(
+        return None if storage is None or storage.kind != "super" or self._is_made(storage) else _ChildrenTarget(
             self._pattern(storage, listed, _named_pattern), self._children)
+
+    def _is_made(self, table: Table) -> bool:
+        """Whether a stream has made the table for what it alone writes; which the whole way refuses."""
+        return self._catalog.streams.maker_of(table) is not None
 
     def _pattern(self, table: Table, listed: str | None, given: _Given) -> _TablePattern:
         key = (table.uid, listed, given)

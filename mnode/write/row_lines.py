@@ -118,7 +118,7 @@ class LineRows:
             series, fields, time = scan_line(stripped)
             table = self._catalog.table(database.name, series.measurement.replace(".", "_"))
             shape = None if table is None else self._shape(table, fields)
-            if table is None or shape is None:
+            if table is None or shape is None or self._catalog.streams.maker_of(table) is not None:
                 return None
             child = self._child(table, series)
             at = times.scaled(time)

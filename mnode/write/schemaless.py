@@ -27,6 +27,7 @@ from penstock.mnode.ddl.child_creation import check_child_name
 from penstock.mnode.ddl.column_rules import MAX_LENGTH, VARIABLE, check_columns
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.table_statements import TableStatements
+from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.write.inserts import Inserts, Rows
 from penstock.mnode.write.line_times import LinePrecision, LineTimes
 from penstock.mnode.write.row_lines import LineRows
@@ -209,6 +210,9 @@ class Schemaless:
     def _tables(self, database: Database, families: Sequence[_Family]) -> list[Table]:
         """Returns the super tables, made or extended where lines need it; nothing is changed if one cannot be."""
         tables = [self._catalog.table(database.name, family.name) for family in families]
+        for table in tables:
+            if table is not None:
+                refuse_if_made_by_stream(table, self._catalog)
         if all(table is not None and _needs(table, family) is None
                for table, family in zip(tables, families, strict=True)):
             return [table for table in tables if table is not None]

@@ -339,7 +339,11 @@ def _alter_action(to: Generator, statement: st.AlterTable) -> str:
 
 def _drop_table(to: Generator, statement: st.DropTable) -> str:
     return _words("DROP STABLE" if statement.must_be_super else "DROP TABLE", _if_exists(statement),
-                  _sqls(to, statement.names))
+                  _sqls(to, statement.names), _cascade(statement))
+
+
+def _cascade(statement: Any) -> str:
+    return "CASCADE" if statement.cascade else ""
 
 
 def _if_exists(statement: Any) -> str:
@@ -688,7 +692,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Select: _select, st.SetOperation: _set_operation, st.Explain: _explain, st.AnalyzeStream: _analyze_stream,
     st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
     st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",
-    st.DropDatabase: _of_name("DROP DATABASE"), st.UseDatabase: _of_name("USE"),
+    st.DropDatabase: _of_name("DROP DATABASE", _cascade), st.UseDatabase: _of_name("USE"),
     st.SetAnsiQuotes: lambda _, statement: f"SET ansiQuotes {'ON' if statement.is_on else 'OFF'}",
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),

@@ -77,7 +77,7 @@ def parse_split_vgroup(parser: QueryParser) -> Statement:
 def parse_drop_database(parser: QueryParser) -> Statement:
     """Parses what follows DROP DATABASE."""
     if_exists = parser.take_if_exists()
-    return DropDatabase(parser.name("a database name"), if_exists)
+    return DropDatabase(parser.name("a database name"), if_exists, parser.take("CASCADE"))
 
 
 def parse_use(parser: QueryParser) -> Statement:
@@ -310,7 +310,7 @@ def parse_drop_table(parser: QueryParser, *, must_be_super: bool) -> Statement:
     while not must_be_super and parser.take(","):
         if_exists = parser.take_if_exists() or if_exists
         names.append(parser.object_name("a table name"))
-    return DropTable(tuple(names), if_exists, must_be_super)
+    return DropTable(tuple(names), if_exists, must_be_super, parser.take("CASCADE"))
 
 
 # --- ALTER TABLE ---

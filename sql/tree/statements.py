@@ -362,8 +362,11 @@ class SplitVgroup(Statement):
 
 
 class DropDatabase(Statement):
+    """DROP DATABASE [IF EXISTS] name [CASCADE]."""
+
     name: str
     if_exists: bool = False
+    cascade: bool = False
 
 
 class UseDatabase(Statement):
@@ -492,9 +495,12 @@ class AlterTable(Statement):
 
 
 class DropTable(Statement):
+    """DROP TABLE [IF EXISTS] name, ... [CASCADE], and DROP STABLE."""
+
     names: tuple[Name, ...]
     if_exists: bool = False
     must_be_super: bool = False
+    cascade: bool = False
 
 
 # --- views ----------------------------------------------------------------------------------------------------

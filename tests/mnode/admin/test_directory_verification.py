@@ -123,9 +123,9 @@ def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
         insert(bed, 0, 12, 6)
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
         closed(bed)
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 20_000}, 1)")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 20_000}, 1)")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
     code, (wrong, right) = verify(tmp_path / "data", capsys)
     assert code == 1
     assert [tuple(line.values())[0:1] + tuple(line.values())[2:] for line in wrong["results"]] == [
@@ -147,7 +147,7 @@ def test_results_behind_the_checkpoint_are_not_judged(tmp_path: Path, capsys: py
         for second in (1, 11, 21, 31):
             insert(bed, 0, second)
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 10_000}, 7)")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 10_000}, 7)")
         bed.clock.advance(0.001)
         bed.checkpoint()
         insert(bed, 0, 22)
@@ -198,7 +198,7 @@ def test_closed_windows_must_be_there_and_open_ones_may_be_missing(
             insert(bed, 0, second)
         assert len(bed.rows("SELECT n FROM o0")) == 2
         closed(bed)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 11_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 11_000}")
     code, (found, right) = verify(tmp_path / "data", capsys)
     assert (code, told(found)) == (1, [("missing", "2023-11-14 22:13:31.000")])
     assert right["others"] == 0
@@ -430,7 +430,7 @@ def test_answers_of_any_query_are_compared_unless_rows_came(tmp_path: Path, caps
         insert(bed, 1, 2)
         closed(bed)
         shutil.copytree(tmp_path / "data", tmp_path / "right")
-        bed.execute("INSERT INTO o0 VALUES (1, 7)")
+        bed.forge("INSERT INTO o0 VALUES (1, 7)")
         closed(bed)
         shutil.copytree(tmp_path / "data", tmp_path / "wrong")
         insert(bed, 1, 3)

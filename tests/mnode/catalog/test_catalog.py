@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,6 +52,15 @@ def stream(name: str = "s", **changes: object) -> StreamRecord:
 def reopened(catalog: Catalog, path: Path) -> Catalog:
     catalog.close()
     return Catalog(path / "catalog")
+
+
+@pytest.mark.parametrize(("plan", "uid"), [
+    ('{"parts": [1, {"class": "CalculationPlan", "uid": 7}]}', 7), ('{"parts": ["CalculationPlan"]}', 0), (None, 0)])
+def test_the_table_of_executions_is_known_of_version_1_0_0(plan: str | None, uid: int) -> None:
+    """Its entries have it in the plan only."""
+    entry = json.loads(json.dumps(codec.dataclass_to_json(stream(plan=plan))))
+    del entry["executions_uid"]
+    assert codec.stream_from_json(entry) == stream(plan=plan, executions_uid=uid)
 
 
 def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_windows_with_results_only_and_with_rows_only_are_drawn_too() -> None:
     with made(STREAMS[1]) as bed:
         filled(bed, 1, 12)
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0 LIMIT 1")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 50_000}, 1)")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 50_000}, 1)")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         wrong, counted, known = told(bed, "SAMPLE 3")
         assert wrong == [("missing", 10_000), ("extra", 50_000)]
         assert (counted, known.split("; ")[1]) == ("1 results are equal, 2 aren't", "3 windows were drawn")

@@ -62,7 +62,7 @@ def shown(bed: TestBed, columns: str, stream: str = "s0") -> tuple[Any, ...]:
 def spoil(bed: TestBed) -> None:
     """Has the result of the first window of s0 be another than it is."""
     (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
-    bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
+    bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
@@ -138,7 +138,7 @@ def test_an_incident_has_what_is_needed_to_see_why() -> None:
         insert(bed, 0, 1, 5)
         insert(bed, 1, 2, 6)
         insert(bed, 0, 22, 7)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0}")
         audit(bed)
         assert len(bed.rows(INCIDENTS)) == 2
         found = bed.rows("SELECT folder, rows, table_name FROM information_schema.ins_stream_incidents "
@@ -167,7 +167,7 @@ def test_child_tables_with_other_tags_are_looked_at_first(flushed: bool) -> None
             bed.execute("FLUSH DATABASE d")
         audit(bed, looks=5)
         bed.execute("ALTER TABLE t4 SET TAG g = 7")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {rare}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {rare}")
         audit(bed, looks=5)
         assert {line[1] for line in bed.rows(INCIDENTS)} == {100_000_000}
 
@@ -219,7 +219,7 @@ def test_a_mismatch_is_recalculated_if_that_is_asked_for() -> None:
         spoil(bed)
         audit(bed)
         assert [line[3:] for line in bed.rows(INCIDENTS)] == [("n = 7", "n = 1", None, True)]
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         bed.execute("ALTER STREAM s0 SET ON_MISMATCH RECALCULATE")
         audit(bed, looks=12)
         assert [line[5:] for line in bed.rows(INCIDENTS)] == [(None, True), ("recalculated", False)]
@@ -246,7 +246,7 @@ def test_incidents_outlive_the_engine(tmp_path: Path, monkeypatch: pytest.Monkey
     with made(STREAMS[1], directory=tmp_path) as bed:
         for second in range(0, 60, 10):
             insert(bed, 0, second, 5)
-        bed.execute("DELETE FROM o0")
+        bed.forge("DELETE FROM o0")
         audit(bed, looks=12)
         before = bed.rows(INCIDENTS)
         assert len(before) == 3
@@ -266,7 +266,7 @@ def test_results_without_rows_are_found() -> None:
         bed.execute("DELETE FROM t0")
         assert bed.rows(COUNTS) == []
         audit(bed)
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 50_000_000}, 7)")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 50_000_000}, 7)")
         audit(bed)
         assert [line[:2] for line in bed.rows(INCIDENTS)] == [("extra", 50_000_000)]
 
@@ -285,7 +285,7 @@ def test_what_there_is_no_room_for_is_told_and_counted(is_full: bool, monkeypatc
             shutil.rmtree(folder.parent)
             folder.parent.write_text("")
         insert(bed, 0, 12, 5)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         audit(bed)
         assert shown(bed, "mismatches, verdict_kind, audit_note") == (2, "mismatch", None)
         events = [text for (text,) in bed.rows("SELECT event FROM information_schema.ins_stream_events")]
@@ -297,7 +297,7 @@ def test_what_there_is_no_room_for_is_told_and_counted(is_full: bool, monkeypatc
             shutil.rmtree(folder)
         else:
             folder.parent.unlink()
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         audit(bed)
         assert folder.exists()
 
@@ -357,7 +357,7 @@ def test_rows_of_others_in_the_result_table_are_no_incident() -> None:
         insert(bed, 0, 1)
         audit(bed)
         assert bed.rows(INCIDENTS) == []
-        bed.execute(f"DELETE FROM o0 WHERE ts = {T0}")
+        bed.forge(f"DELETE FROM o0 WHERE ts = {T0}")
         audit(bed)
         assert [line[:2] for line in bed.rows(INCIDENTS)] == [("missing", 0)]
 
@@ -416,7 +416,7 @@ def test_sessions_are_judged_while_rows_come(monkeypatch: pytest.MonkeyPatch) ->
     with made((BATCH, "SELECT _wstart, count(*) n FROM m PARTITION BY tbname SESSION(ts, 2s)")) as bed:
         for second in (1, 2, 20, 30):
             insert(bed, 0, second)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 1_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 1_000}")
         compare, seconds = StreamComparison.compare, iter(range(40, 1_000, 10))
 
         def compare_late(self: StreamComparison, *given: Any) -> Any:
@@ -434,7 +434,7 @@ def test_a_late_row_hides_no_other_window() -> None:
     with made(STREAMS[1]) as bed, pytest.MonkeyPatch.context() as patch:
         for second in (1, 100, 200, 300):
             insert(bed, 0, second, 5)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 100_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 100_000}")
         compare = StreamComparison.compare
 
         def compare_late(self: StreamComparison, *given: Any) -> Any:

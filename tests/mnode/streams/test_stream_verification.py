@@ -50,7 +50,7 @@ def test_the_source_is_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
         for second in range(60):
             insert(bed, second % 4, second)
         assert verified(bed) == verified(bed, "s1") == []
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 30_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 30_000}")
         assert [line[:2] for line in verified(bed)] == [("missing", 30_000)] * 4
 
 
@@ -60,9 +60,9 @@ def test_what_is_wrong_is_told() -> None:
         insert(bed, 0, 1, 5)
         insert(bed, 0, 12, 6)
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 20_000}, 1)")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 20_000}, 1)")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         wrong = [("differs", 0, "n = 7", "n = 1", None),
                  ("missing", 10_000, None, "n = 1, s = 6, a = 1.0, l = 6", None),
                  ("extra", 20_000, "n = 1, s = NULL, a = NULL, l = NULL", None, None)]
@@ -80,7 +80,7 @@ def test_windows_that_are_open_may_be_missing_and_closed_ones_not() -> None:
         assert verified(bed) == []
         insert(bed, 0, 24)
         assert verified(bed) == []
-        bed.execute("DELETE FROM o0")
+        bed.forge("DELETE FROM o0")
         assert [line[:2] for line in verified(bed)] == [("missing", 0), ("missing", 10_000)]
 
 
@@ -96,7 +96,7 @@ def test_open_windows_may_be_behind_where_results_are_delayed() -> None:
         assert verified(bed) == []
         play(bed, "delete", (0, 11))
         assert verified(bed) == []
-        bed.execute("DELETE FROM o0")
+        bed.forge("DELETE FROM o0")
         assert [line[:2] for line in verified(bed)] == [("missing", 0)]
 
 
@@ -117,7 +117,7 @@ def test_rows_that_may_count_twice_are_known() -> None:
     with made((f"GUARANTEE AT_LEAST_ONCE {BATCH}", "SELECT _wstart, count(*) n FROM m INTERVAL(10s)")) as bed:
         insert(bed, 0, 1)
         assert verified(bed) == []
-        bed.execute("DELETE FROM o0")
+        bed.forge("DELETE FROM o0")
         assert [line[4] for line in verified(bed)] == ["rows may count again after a restart: GUARANTEE AT_LEAST_ONCE"]
 
 
@@ -345,7 +345,7 @@ def test_sums_that_nearly_cancel_are_equal(query: str) -> None:
                 bed.run()
         assert verified(bed) == []
         bed.execute(f"DELETE FROM t0 WHERE ts = {T0}")
-        bed.engine.execute("DELETE FROM o0", bed.session)
+        bed.forge("DELETE FROM o0")
         assert {line[0] for line in verified(bed)} == {"missing"}
 
 
@@ -357,5 +357,5 @@ def test_columns_that_the_stream_does_not_write_are_not_compared() -> None:
                 "INTERVAL(10s)")
         insert(bed, 0, 1)
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
-        bed.execute(f"INSERT INTO `{child}` (ts, note) VALUES ({T0}, 4)")
+        bed.forge(f"INSERT INTO `{child}` (ts, note) VALUES ({T0}, 4)")
         assert verified(bed) == []

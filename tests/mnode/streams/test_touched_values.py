@@ -133,7 +133,7 @@ def test_what_is_not_touched_is_not_computed(others: tuple[int, ...]) -> None:
     where other views are computed as of the same cut."""
     with made(0, *others) as bed:
         insert(bed, 0, 1, 1)
-        bed.execute("INSERT INTO o0 VALUES (77, 7.5) (2, 7.5)")
+        bed.forge("INSERT INTO o0 VALUES (77, 7.5) (2, 7.5)")
         insert(bed, 1, 1, 1)
         assert bed.rows("SELECT v FROM o0 ORDER BY v") == [(1,), (2,), (77,)]
         insert(bed, 2, 1, 2)

@@ -91,7 +91,7 @@ def test_what_was_changed_by_hand_is_told_and_mended(stream: tuple[str, str]) ->
 
 def _change_and_mend(bed: TestBed) -> None:
     assert bed.rows("VERIFY STREAM s0")[-1][:4] == ("verified", None, None, EQUAL.format(2))
-    bed.all("INSERT INTO o0 VALUES (0, 7, 5, 1.0) (9, 9, 9, NULL)", "DELETE FROM o0 WHERE g = 1")
+    bed.forge("INSERT INTO o0 VALUES (0, 7, 5, 1.0) (9, 9, 9, NULL)", "DELETE FROM o0 WHERE g = 1")
     wrong = [("differs", "g = 0", None, "n = 7", "n = 1", None),
              ("missing", "g = 1", None, None, "n = 1, s = 6, a = 1.0", None),
              ("extra", "g = 9", None, "n = 9, s = 9, a = NULL", None, None)]
@@ -106,8 +106,8 @@ def test_results_with_a_time_are_told_by_it() -> None:
     with made(("", "SELECT _wstart, mode(f) p FROM m INTERVAL(10s)")) as bed:
         for second in (1, 11, 21):
             insert(bed, 0, second, 5, second)
-        bed.execute(f"INSERT INTO o0 VALUES ({T0 + 10_000}, 7.0)")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 20_000}")
+        bed.forge(f"INSERT INTO o0 VALUES ({T0 + 10_000}, 7.0)")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 20_000}")
         wrong = [("differs", None, 10_000, "p = 7.0", "p = 11.0", None),
                  ("missing", None, 20_000, None, "p = 21.0", None)]
         assert verified(bed) == wrong
@@ -167,7 +167,7 @@ def test_the_audit_finds_what_was_changed(bed: TestBed) -> None:
     audit(bed, 1)
     assert shown(bed, "mismatches, audited_results, last_audit IS NULL, audit_note") == (
         0, 2, False, "what differs is told only while no rows come: any of them may change its results")
-    bed.execute("INSERT INTO o0 VALUES (0, 7, 5, 1.0)")
+    bed.forge("INSERT INTO o0 VALUES (0, 7, 5, 1.0)")
     audit(bed)
     wrong = ("differs", "g = 0", None, "n = 7", "n = 1", None)
     assert bed.rows(INCIDENTS) == [(*wrong, True)]
@@ -185,7 +185,7 @@ def test_on_mismatch_recalculate_mends() -> None:
     """The whole answer is written again."""
     with made(("ON_MISMATCH RECALCULATE", GROUPS[1]), GROUPS) as bed:
         insert(bed, 0, 1, 5)
-        bed.execute("DELETE FROM o0")
+        bed.forge("DELETE FROM o0")
         audit(bed, 12)
         assert bed.rows("SELECT g, n FROM o0") == [(0, 1)]
         assert bed.rows(INCIDENTS) == [("missing", "g = 0", None, None, "n = 1, s = 5, a = 1.0", "recalculated", False)]
@@ -211,7 +211,7 @@ def test_sums_in_another_order_are_equal(bed: TestBed) -> None:
     insert(bed, 0, 3, 1, 1e15)
     insert(bed, 0, 4, 1, -1e15)
     (mean,), = bed.rows("SELECT a FROM o0 WHERE g = 0")
-    bed.execute(f"INSERT INTO o0 VALUES (0, 3, 7, {mean + 0.01})")
+    bed.forge(f"INSERT INTO o0 VALUES (0, 3, 7, {mean + 0.01})")
     assert verified(bed) == []
-    bed.execute("INSERT INTO o0 VALUES (0, 3, 7, 1e10)")
+    bed.forge("INSERT INTO o0 VALUES (0, 3, 7, 1e10)")
     assert [line[0] for line in verified(bed)] == ["differs"]

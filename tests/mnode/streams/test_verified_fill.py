@@ -44,9 +44,9 @@ def test_what_is_wrong_in_gaps_is_told(options: str, mode: str) -> None:
             insert(bed, 0, second, value)
         assert verified(bed) == []
         (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 10_000}, 99)")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 20_000}")
-        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 90_000}, 1)")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 10_000}, 99)")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 20_000}")
+        bed.forge(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 90_000}, 1)")
         assert [(*line[:2], line[4]) for line in verified(bed)] == [
             ("differs", 10_000, None), ("missing", 20_000, None), ("extra", 90_000, None)]
 
@@ -74,7 +74,7 @@ def test_a_gap_before_an_open_window_may_be_missing() -> None:
         insert(bed, 0, 50)
         assert bed.rows("SELECT count(*), count(s) FROM o0") == [(8, 8)]
         assert verified(bed) == []
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.forge(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
         assert [line[:2] for line in verified(bed)] == [("missing", 10_000)]
 
 

@@ -71,9 +71,9 @@ def test_what_is_wrong_is_told(options: str, kind: str) -> None:
         time, value = target.columns[0].name, target.columns[1].name
         found = [row for row in bed.rows(f"SELECT `{time}`, tbname FROM o0 ORDER BY 1, 2") if row[0] < 30_000]
         (changed, one), (lost, other) = found[0], found[-1]
-        bed.execute(f"INSERT INTO `{one}` (`{time}`, `{value}`) VALUES ({T0 + changed}, 77)")
-        bed.execute(f"DELETE FROM `{other}` WHERE `{time}` = {T0 + lost}")
-        bed.execute(f"INSERT INTO `{one}` (`{time}`) VALUES ({T0 + 17_123})")
+        bed.forge(f"INSERT INTO `{one}` (`{time}`, `{value}`) VALUES ({T0 + changed}, 77)")
+        bed.forge(f"DELETE FROM `{other}` WHERE `{time}` = {T0 + lost}")
+        bed.forge(f"INSERT INTO `{one}` (`{time}`) VALUES ({T0 + 17_123})")
         assert {*wrong(bed)} == {("differs", changed, None), ("missing", lost, None), ("extra", 17_123, None)}
 
 
@@ -91,7 +91,7 @@ def test_tables_of_two_databases_are_read_at_their_cuts() -> None:
                 f"INSERT INTO e.n1 VALUES ({T0 + 1_000}, 8)", f"DELETE FROM e.n0 WHERE ts = {T0 + 3_000}")
         assert bed.rows("SELECT w FROM o0 ORDER BY w") == [(None,), (None,), (8,), (8,)]
         assert verified(bed) == []
-        bed.execute("INSERT INTO o0 (tbname, ts, w) SELECT tbname, ts, 9 FROM o0 WHERE w = 8")
+        bed.forge("INSERT INTO o0 (tbname, ts, w) SELECT tbname, ts, 9 FROM o0 WHERE w = 8")
         assert [line[:3] for line in verified(bed)] == [("differs", 2_000, "w = 9")] * 2
 
 
