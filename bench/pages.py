@@ -67,8 +67,9 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name, run in RUNS.items() if name in wanted or (run.page in wanted and not run.long)]
 
 
-def known(path: Path = FIGURES) -> dict[str, list[dict[str, Any]]]:
+def known(path: Path | None = None) -> dict[str, list[dict[str, Any]]]:
     """Returns what is known of each run: first what is said about it, then its lines."""
+    path = path or FIGURES
     runs: dict[str, list[dict[str, Any]]] = {}
     for text in path.read_text("utf-8").splitlines() if path.exists() else ():
         line = json.loads(text)
@@ -77,11 +78,14 @@ def known(path: Path = FIGURES) -> dict[str, list[dict[str, Any]]]:
 
 
 def taken(name: str, flink_python: Path | None) -> bool:
-    """Runs a run; keeps what it has measured, unless it fails, which is told."""
+    """Runs a run; returns whether all of it was measured.
+
+    What fails is told, and the rest is kept. A command that ends before it is through leaves what was known as it is.
+    """
     run = RUNS[name]
     about = {"at": f"{datetime.now(UTC):%Y-%m-%d}", "commands": list(run.commands), "penstock": __version__,
              "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "unit_us": round(unit_us(), 1)}
-    began = time.monotonic()
+    began, whole = time.monotonic(), True
     lines = []
     for command in run.commands:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {name}: {command}\n")
@@ -89,17 +93,21 @@ def taken(name: str, flink_python: Path | None) -> bool:
         if run.with_flink and flink_python is not None:
             words += ["--flink-python", str(flink_python)]
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        lines += [json.loads(text) for text in done.stdout.splitlines()]
-        wrong = [line["failed"] for line in lines if "failed" in line]
-        if done.returncode or wrong:
-            sys.stderr.write(f"{name} failed with {done.returncode}: {'; '.join(map(str, wrong))}\n")
-            return False
+        said = [json.loads(text) for text in done.stdout.splitlines()]
+        failed = [line for line in said if "failed" in line]
+        if done.returncode or failed:
+            whole = False
+            sys.stderr.write(f"{name} ended with {done.returncode}: {json.dumps(failed)}\n")
+            if not failed:
+                return False
+        lines += [line for line in said if "failed" not in line]
     keep(name, [{**about, "seconds": round(time.monotonic() - began)}, *lines])
-    return True
+    return whole
 
 
-def keep(name: str, lines: Sequence[Line], path: Path = FIGURES) -> None:
+def keep(name: str, lines: Sequence[Line], path: Path | None = None) -> None:
     """Puts what was measured into the file, in the place of what was known of the run."""
+    path = path or FIGURES
     runs = {**known(path), name: lines}
     text = "".join(json.dumps({"run": each, **line}, ensure_ascii=False) + "\n"
                    for each in RUNS if each in runs for line in runs[each])

@@ -61,6 +61,22 @@ def test_what_is_measured_replaces_what_was_known(tmp_path: Path) -> None:
     assert [json.loads(text)["run"] for text in path.read_text().splitlines()] == ["ingest", "joins", "joins"]
 
 
+@pytest.mark.parametrize(("said", "code", "kept"), [
+    ('{"case": "asof"}', 0, [{"case": "asof"}]), ('{"case": "asof"}\n{"failed": "it"}', 1, [{"case": "asof"}]),
+    ('{"case": "asof"}', 3, None)])
+def test_what_fails_is_told_and_the_rest_kept(
+    said: str, code: int, kept: list[dict[str, str]] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that ends before it is through leaves what was known as it is."""
+    (tmp_path / "measuring.py").write_text(f"print({said!r})\nraise SystemExit({code})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(pages, "FIGURES", tmp_path / "figures.jsonl")
+    monkeypatch.setattr(pages, "RUNS", {"joins": Run("performance", ["measuring"], [])})
+    assert pages.taken("joins", None) == (code == 0)
+    runs = pages.known()
+    assert (runs["joins"][1:] if runs else None) == kept
+
+
 def test_figures_go_between_their_marks() -> None:
     """The rest of a page stays; a page without a place for them is refused."""
     page = f"before\n{pages.BEGIN.format('joins')}\nold\n{pages.END}\nafter\n"
