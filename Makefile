@@ -54,7 +54,7 @@ docs: $(READY)  ## Writes the list of DuckDB's functions, and the generated part
 	$(BIN)/python scripts/write_duckdb_functions.py
 	$(BIN)/python scripts/write_docs.py
 
-lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.lock and scripts/site/packages.lock: packages to set up with, and hashes, for all Pythons and machines.
+lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.lock, scripts/site/packages.lock and deploy/packages.lock: packages to set up with, and hashes, for all Pythons and machines.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--extra dev --extra demo --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
@@ -64,6 +64,9 @@ lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.loc
 		--output-file tests/tools.lock tests/tools.in
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--output-file scripts/site/packages.lock scripts/site/packages.in
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--constraint requirements.lock --extra backup --extra cluster --extra connections --extra sqlalchemy \
+		--output-file deploy/packages.lock pyproject.toml
 
 audit: $(READY)  ## Asks the package registry for known vulnerabilities of what requirements.lock names.
 	$(BIN)/uv tool run 'pip-audit>=2.9,<3' --disable-pip --require-hashes --requirement requirements.lock

@@ -62,7 +62,7 @@ def test_names_in_code_font_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=lambda path: path.name)
 def test_paths_in_code_font_exist(path: Path) -> None:
     """Where a page names a file or a folder of ours, it is there."""
-    parts = "common|sql|planner|wal|vnode|tasks|mnode|shell|tests|scripts|bench|examples|docs|conf"
+    parts = "common|sql|planner|wal|vnode|tasks|mnode|shell|tests|scripts|bench|examples|docs|conf|deploy"
     for name in re.findall(rf"`((?:{parts})/[a-z_][\w./]*)`", path.read_text("utf-8")):
         assert (ROOT / name).exists(), f"{path.name} names {name}, which doesn't exist"
 

@@ -84,7 +84,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 PARTS = sources(*MAY_IMPORT)
-PROGRAMS = sources(*MAY_IMPORT, "src", "examples", "bench", "scripts")
+PROGRAMS = sources(*MAY_IMPORT, "src", "examples", "bench", "scripts", "deploy")
 EVERYTHING = sorted({*PROGRAMS, *sources("tests")})
 
 
