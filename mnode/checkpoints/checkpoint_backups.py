@@ -285,11 +285,11 @@ class Backups:
             problem = _text_of(error)
             _log.warning("stream %x could not be backed up: %s", stream_id, problem)
             if not before.problem:
-                self._tell(stream_id, f"it cannot be backed up: {problem}")
+                self._tell(stream_id, f"the backup failed: {problem}")
             self._infos[stream_id] = replace(before, problem=problem)
         else:
             if before.problem:
-                self._tell(stream_id, "it is backed up again")
+                self._tell(stream_id, "backups succeed again")
             self._infos[stream_id] = BackupInfo(record.checkpoint_id, self._clock.now_ms())
             self._copied_at[stream_id] = self._clock.monotonic()
             self._thin_out(store, stream_id)
@@ -366,27 +366,27 @@ class Backups:
     ) -> bool:
         name = f"{stream_id:x}/{checkpoint_id}"
         if _MANIFEST not in store.names(name):
-            _log.info("backup %s is not complete and is passed over", name)
+            _log.info("backup %s is incomplete and is skipped", name)
             return False
         self._staged.give_up(stream_id)
         try:
             manifest = self._manifest(store, stream_id, checkpoint_id)
             unfit = _unfit(manifest.record, log_ends)
             if unfit:
-                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} {unfit} and is passed over")
+                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} {unfit} and is skipped")
                 return False
             self._stage(store, name, manifest)
         except (CorruptionError, FileNotFoundError) as error:
             self._staged.give_up(stream_id)
-            _log.warning("a backup is passed over: %s", error)
-            self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
+            _log.warning("a backup is skipped: %s", error)
+            self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and skipped: {error}")
             return False
         before = self._paths.stream(stream_id)
         aside = set_aside(self._fs, self._paths, before) if before.exists() else None
         self._staged.put_in_place(stream_id)
         self._records.forget(stream_id)
-        self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}"
-                              + (f"; what was there is in {aside}" if aside else ""))
+        self._tell(stream_id, f"its state is restored from the backup of checkpoint {checkpoint_id}"
+                              + (f"; the previous state is in {aside}" if aside else ""))
         return True
 
     def _stage(self, store: BackupStore, name: str, manifest: _Manifest) -> None:

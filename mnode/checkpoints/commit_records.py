@@ -225,7 +225,7 @@ class CommitRecords:
         for one in stored:
             if one.record is not None and one.checkpoint_id not in unusable:
                 return one.record
-            _log.warning("checkpoint %d of stream %x is passed over: %s", one.checkpoint_id, stream_id,
+            _log.warning("checkpoint %d of stream %x is skipped: %s", one.checkpoint_id, stream_id,
                          one.damage or "a task's part of it is damaged")
         if stored:
             damage = next((one.damage for one in stored if one.damage), "")

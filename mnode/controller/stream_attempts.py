@@ -93,7 +93,7 @@ class StreamAttempts:
         for checkpoint_id, why in self._records.passed_over(stream.stream_id, used, stream.damaged).items():
             if checkpoint_id not in stream.told_damaged:
                 stream.told_damaged.add(checkpoint_id)
-                self._state.tell(stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
+                self._state.tell(stream.stream_id, f"checkpoint {checkpoint_id} is damaged and skipped: {why}")
 
     # --- deploying and running -------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class StreamPauses:
         if waiting:
             stream = max(waiting, key=lambda stream: stream.until_room)
             self.resume(stream.stream_id, skip_to_end=False)
-            self._state.tell(stream.stream_id, "goes on: there is room in memory again")
+            self._state.tell(stream.stream_id, "resumed: memory is available again")
 
     def watch(self, stream_id: int) -> None:
         """Looks at what the tasks of a stream have told last: it is paused if that is more than it may have."""

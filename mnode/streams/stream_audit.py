@@ -368,7 +368,7 @@ class StreamAudit:
         for incident in open_incidents(self._incidents.of(subject.stream.id)):
             if is_right((incident.child, incident.moment)):
                 self._incidents.settle(incident, self._services.clock.now_ms())
-                self._tell(incident, "its result is what the query says again")
+                self._tell(incident, "its result equals the query again")
         known.unkept = {one for one in known.unkept if not is_right(one)}
 
     # --- incidents -----------------------------------------------------------------------------------------------
@@ -385,9 +385,9 @@ class StreamAudit:
                 kept = self._incidents.add(made, rows)
             except StorageError as error:
                 known.unkept.add(_key(one))
-                self._streams.known.tell(subject.stream.id, f"audit: {_text(one)}; no incident is kept of it: {error}")
+                self._streams.known.tell(subject.stream.id, f"audit: {_text(one)}; no incident was stored: {error}")
                 continue
-            self._tell(kept, f"{_text(one)}; what it is made of is in {self._incidents.folder(kept)}")
+            self._tell(kept, f"{_text(one)}; its source rows are in {self._incidents.folder(kept)}")
             # Only now, since it may destroy the evidence.
             if subject.on_mismatch == "recalculate":
                 self._recalculate(subject, kept)

@@ -155,7 +155,7 @@ class Replacements:
             self._views.children_changed(stream.target_uid)
             self._views.schema_changed()
             self._streams.removal.end_for_good(old)
-        self._streams.known.tell(stream.id, f"takes the place of its old version 0x{old.id:x}")
+        self._streams.known.tell(stream.id, f"replaces its old version 0x{old.id:x}")
 
     def _remove(self, table: Table) -> None:
         try:

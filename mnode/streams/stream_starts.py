@@ -119,8 +119,8 @@ class StreamStarts:
                 hint="restore the folder catalog that belongs to them, or CREATE OR REPLACE STREAM computes it anew "
                      "from history")
         moved = self._services.stores.records.set_aside(stream.id, [record.checkpoint_id for record in misfits])
-        self._known.tell(stream.id, f"checkpoints {ids} are over other vnodes than there are now ({vnodes}), and were "
-                             f"moved to {moved[0].parent}")
+        self._known.tell(stream.id, f"checkpoints {ids} are for other vnodes than the current ones ({vnodes}), and "
+                             f"were moved to {moved[0].parent}")
 
     def _release_stale_pins(self, known: set[str]) -> None:
         """Lets go of WAL that streams held which a crash kept from being dropped completely."""

@@ -73,7 +73,7 @@ def assert_restored(directory: Path, backup: Path, checkpoint: int) -> None:
     shutil.rmtree(directory / "data" / "streams")
     with open_bed(directory / "data", backup) as bed:
         bed.run()
-        assert events(bed)[-1] == f"its state is taken from the backup of checkpoint {checkpoint}"
+        assert events(bed)[-1] == f"its state is restored from the backup of checkpoint {checkpoint}"
         assert is_right(bed)
 
 
@@ -92,7 +92,7 @@ def test_a_stream_goes_on_from_a_backup_where_its_state_is_gone(tmp_path: Path) 
     shutil.rmtree(tmp_path / "elsewhere" / "streams")
     with open_bed(tmp_path / "elsewhere", backup) as bed:
         bed.run()
-        assert events(bed) == ["its state is taken from the backup of checkpoint 5"]
+        assert events(bed) == ["its state is restored from the backup of checkpoint 5"]
         assert sum(row[0] for row in bed.rows("SELECT rows_in FROM information_schema.ins_streams")) == 2
         assert is_right(bed)
         insert(bed, 8, 57)
@@ -152,8 +152,8 @@ def test_a_backup_that_is_ahead_of_the_logs_is_not_taken(
         assert is_right(bed)
     assert any(event.startswith(f"the backup of checkpoint {ahead} has version ") and "which ends at" in event
                for event in told)
-    assert [event for event in told if "its state is taken" in event] == (
-        [] if taken is None else [f"its state is taken from the backup of checkpoint {taken}"])
+    assert [event for event in told if "its state is restored" in event] == (
+        [] if taken is None else [f"its state is restored from the backup of checkpoint {taken}"])
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "cut manifest", "missing file", "flipped byte"])
@@ -234,11 +234,11 @@ def test_a_copy_without_the_key_counts_for_nothing(tmp_path: Path, monkeypatch: 
         with open_bed(tmp_path / str(number), place, **key) as bed:
             bed.run()
             assert "isn't authenticated by checkpointBackupKey" in events(bed)[0]
-            assert events(bed)[-1] == "its state is taken from the backup of checkpoint 1"
+            assert events(bed)[-1] == "its state is restored from the backup of checkpoint 1"
             assert is_right(bed)
     with open_bed(tmp_path / "data", backup, **key) as bed:
         bed.run()
-        assert events(bed) == ["its state is taken from the backup of checkpoint 2"]
+        assert events(bed) == ["its state is restored from the backup of checkpoint 2"]
         assert is_right(bed)
 
 
@@ -327,12 +327,12 @@ def test_a_place_that_is_not_there_is_seen_and_in_nobodys_way(tmp_path: Path) ->
             bed.execute("CHECKPOINT STREAM s")
         assert is_right(bed)
         assert shown(bed).startswith("nothing yet; failed: NotADirectoryError")
-        assert len([event for event in events(bed) if event.startswith("it cannot be backed up: ")]) == 1
+        assert len([event for event in events(bed) if event.startswith("the backup failed: ")]) == 1
         (tmp_path / "mount").unlink()
         insert(bed, 3)
         bed.execute("CHECKPOINT STREAM s")
         assert shown(bed) == "checkpoint 3"
-        assert events(bed)[-1] == "it is backed up again"
+        assert events(bed)[-1] == "backups succeed again"
 
 
 def test_copies_keep_their_distance_and_the_log_behind_them(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_copies_of_format_1_are_read(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "data" / "streams")
     with open_bed(tmp_path / "data", backup) as bed:
         bed.run()
-        assert events(bed) == ["its state is taken from the backup of checkpoint 1"]
+        assert events(bed) == ["its state is restored from the backup of checkpoint 1"]
         insert(bed, 20)
         bed.execute("CHECKPOINT STREAM s")
         assert is_right(bed)
@@ -449,7 +449,7 @@ def test_a_backup_by_url(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "data" / "streams")
     with open_bed(tmp_path / "data", "memory://backups/penstock") as bed:
         bed.run()
-        assert events(bed) == ["its state is taken from the backup of checkpoint 4"]
+        assert events(bed) == ["its state is restored from the backup of checkpoint 4"]
         assert is_right(bed)
 
 

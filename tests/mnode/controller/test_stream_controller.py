@@ -297,7 +297,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         wait_until(lambda: (report := engine.controller.stream_states()[1]).damaged and report.state == "RUNNING")
         assert list(engine.controller.stream_states()[1].damaged) == [2]
         texts = [event.text for event in engine.controller.events()]
-        assert "checkpoint 2 is damaged and passed over: the state of 1-agg-1 is not as it was written" in texts
+        assert "checkpoint 2 is damaged and skipped: the state of 1-agg-1 is not as it was written" in texts
         assert any(text.endswith("is deployed, from checkpoint 1") for text in texts)
         record = engine.controller.checkpoint_now(1)
         assert record is not None
@@ -404,7 +404,7 @@ def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Pat
     wait_until(lambda: engine.controller.stream_states()[1].state == "RUNNING")
     assert engine.results.wait_rows(1, 10_000) == expected(plan)
     assert engine.controller.stream_states()[1].reason == ""
-    assert any("there is room in memory again" in event.text for event in engine.controller.events())
+    assert any("memory is available again" in event.text for event in engine.controller.events())
     assert engine.paused == []
     engine.close()
 

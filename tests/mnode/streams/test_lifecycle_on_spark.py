@@ -111,6 +111,6 @@ def test_a_life_of_a_stream(tmp_path: Path) -> None:
         bed.insert(10)
         bed.wait_equal(NEW)
         events = bed.events()
-        assert any("its state is taken from the backup of checkpoint" in event for event in events), events
+        assert any("its state is restored from the backup of checkpoint" in event for event in events), events
     finally:
         bed.connection.close()

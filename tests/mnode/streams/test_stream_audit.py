@@ -289,7 +289,7 @@ def test_what_there_is_no_room_for_is_told_and_counted(is_full: bool, monkeypatc
         audit(bed)
         assert shown(bed, "mismatches, verdict_kind, audit_note") == (2, "mismatch", None)
         events = [text for (text,) in bed.rows("SELECT event FROM information_schema.ins_stream_events")]
-        assert sum("no incident is kept of it" in text for text in events) == (1 if is_full else 2)
+        assert sum("no incident was stored" in text for text in events) == (1 if is_full else 2)
         insert(bed, 0, 12, 6)
         audit(bed)
         assert shown(bed, "mismatches")[0] == 1

@@ -227,7 +227,7 @@ def test_a_damaged_newest_checkpoint_costs_nothing_but_time(tmp_path: Path, dama
         assert (checkpoints(bed, "DAMAGED"), checkpoints(bed)) == ([5], [3, 4])
         assert results(bed) == batch(bed)
         events = [row[2] for row in bed.rows("SELECT * FROM information_schema.ins_stream_events")]
-        assert [event.startswith("checkpoint 5 is damaged and passed over: ") for event in events].count(True) == 1
+        assert [event.startswith("checkpoint 5 is damaged and skipped: ") for event in events].count(True) == 1
         bed.execute("CHECKPOINT STREAM s")
         insert(bed, (0, 30, 1))
         bed.kill()

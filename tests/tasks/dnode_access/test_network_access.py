@@ -139,7 +139,7 @@ def test_state_that_came_over_the_network_is_backed_up_and_restored(bed: Bed) ->
     bed.reopen()
     bed.insert(33)
     bed.wait_equal()
-    assert len([event for event in bed.events() if "its state is taken from the backup" in event]) == len(STREAMS)
+    assert len([event for event in bed.events() if "its state is restored from the backup" in event]) == len(STREAMS)
 
 
 def test_streams_go_on_over_more_vnodes(bed: Bed) -> None:
