@@ -24,7 +24,7 @@ COMMANDS: dict[str, Usage] = {
     "tasks": Usage(".tasks [STREAM]", "tasks with state, queue, rate and watermark", 0, 1),
     "top": Usage(".top [SECONDS]", "streams and tasks live, with keys to pause and resume", 0, 1),
     "mode": Usage(".mode [MODE]", "format of results: box, csv, json, jsonlines, line, markdown", 0, 1),
-    "width": Usage(".width N", "maximum width of texts in several rows; also SET MAX_BINARY_DISPLAY_WIDTH N", 1, 1),
+    "width": Usage(".width N", "maximum width of texts in tables; also SET MAX_BINARY_DISPLAY_WIDTH N", 1, 1),
     "output": Usage(".output [FILE]", "write results to a file, or to the screen", 0, 1),
     "read": Usage(".read FILE", "run the statements of a file; also source FILE and \\i FILE", 1, 1),
     "timer": Usage(".timer on|off", "show the time that each statement took", 1, 1),

@@ -57,10 +57,10 @@ class Cells:
 def format_table(table: pa.Table, mode: Mode, style: Style) -> str:
     """Returns `table` in `mode`, ending with a newline unless it is empty text.
 
-    A single row that a box would cut is shown as a vertical row: whole, as it is.
+    A single column or row that a box would cut is shown whole: as lines, or vertically.
     """
-    if mode == "box" and table.num_rows == 1 and not _fits_box(text_columns(table, style), style):
-        mode = "line"
+    if mode == "box" and 1 in table.shape and not _fits_box(columns := text_columns(table, style), style):
+        return _lines(columns[0]) if table.num_columns == 1 else _line(table, style)
     return _FORMATTERS[mode](table, style)
 
 
@@ -158,8 +158,11 @@ def _fits_box(columns: Sequence[Cells], style: Style) -> bool:
     if any(shown != cells for cells, shown in zip(
             columns, (_shortened(cells, style.text_width) for cells in columns), strict=True)):
         return False
-    widths = [_column_width(cells) for cells in columns]
-    return None not in _columns_that_fit(widths, style.terminal_width)
+    return _has_room([_column_width(cells) for cells in columns], style.terminal_width)
+
+
+def _has_room(widths: Sequence[int], terminal_width: int | None) -> bool:
+    return terminal_width is None or sum(widths) + 3 * len(widths) + 1 <= terminal_width
 
 
 def _shortened(cells: Cells, limit: int | None) -> Cells:
@@ -192,7 +195,7 @@ def _narrowed(columns: Sequence[Cells], widths: Sequence[int], terminal_width: i
 def _columns_that_fit(widths: Sequence[int], terminal_width: int | None) -> list[int | None]:
     """Returns the columns to show; None stands for those left out in the middle."""
     everything: list[int | None] = list(range(len(widths)))
-    if terminal_width is None or sum(widths) + 3 * len(widths) + 1 <= terminal_width:
+    if terminal_width is None or _has_room(widths, terminal_width):
         return everything
     room = terminal_width - 5  # the borders and the column of the ellipsis
     head: list[int | None] = []
@@ -228,6 +231,12 @@ def _width(text: str | None) -> int:
 def _pad(text: str, width: int, align_right: bool) -> str:
     space = " " * (width - cell_len(text))
     return space + text if align_right else text + space
+
+
+def _lines(cells: Cells) -> str:
+    """A column under its name."""
+    values = "".join(f"{NULL if value is None else value}\n" for value in cells.values)
+    return f"{cells.name}\n{'─' * cell_len(cells.name)}\n{values}"
 
 
 # --- the other modes ------------------------------------------------------------------------------

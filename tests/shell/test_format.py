@@ -94,11 +94,11 @@ def test_vertical_rows() -> None:
 
 def test_long_and_wide_texts_are_cut() -> None:
     """Texts are cut at the configured width; line breaks don't break the frame; wide letters count double."""
-    table = pa.table({"t": ["x" * 50, "two\nlines", "日本"]})
+    table = pa.table({"t": ["x" * 50, "two\nlines", "日本"], "v": [1, 2, 3]})
     lines = format_table(table, "box", Style(text_width=10)).splitlines()
     assert "xxxxxxxxx…" in lines[3]
     assert "two\\nlines" in lines[4]
-    assert lines[5] == "│ 日本       │"
+    assert lines[5] == "│ 日本       │ 3 │"
 
 
 def test_columns_that_do_not_fit_are_left_out_in_the_middle() -> None:
@@ -122,14 +122,23 @@ def test_a_single_row_is_shown_whole(value: str, style: Style) -> None:
     assert value not in format_table(pa.table({"name": ["t"] * 2, "statement": [value] * 2}), "box", style)
 
 
+def test_a_single_column_is_shown_whole() -> None:
+    """As lines under its name, such as those of EXPLAIN, where a box would cut one of them."""
+    plan = pa.table({"plan": ["x" * 11, None, "  y"]})
+    assert format_table(plan, "box", Style(text_width=10)) == f"plan\n────\n{'x' * 11}\nNULL\n  y\n"
+    assert format_table(plan, "box", Style(text_width=11)).startswith("┌")
+    assert format_table(plan, "box", Style(terminal_width=12)).startswith("plan\n")
+
+
 def test_a_single_row_that_fits_is_in_a_box() -> None:
     """Up to the last character that there is room for."""
     fits = format_table(pa.table({"v": ["x" * 10]}), "box", Style(text_width=10, terminal_width=14))
     assert fits.splitlines()[3] == "│ xxxxxxxxxx │"
+    assert format_table(pa.table({"v": ["x" * 10]}), "box", Style(terminal_width=13)) == f"v\n─\n{'x' * 10}\n"
 
 
 @given(
-    st.lists(st.integers(1, 80), min_size=1, max_size=12), st.integers(60, 200), st.lists(st.booleans(), min_size=12)
+    st.lists(st.integers(1, 80), min_size=2, max_size=12), st.integers(60, 200), st.lists(st.booleans(), min_size=12)
 )
 def test_tables_fit_into_the_terminal(widths: list[int], terminal_width: int, numbers: list[bool]) -> None:
     """Whatever the columns, no line is wider than the terminal; texts are cut before columns are left out."""
