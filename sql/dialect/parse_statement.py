@@ -121,10 +121,10 @@ class StatementParser(QueryParser):
         if self.at_query():
             return self.parse_query()
         self.at_any(*_BEGINNINGS)
-        for words in _NOT_SUPPORTED:
+        for words, hint in _NOT_SUPPORTED.items():
             if self.at(*words):
                 place = position(self.sql, start, self.token_ahead(len(words) - 1).end + 1 - start)
-                raise NotSupportedError(f"{' '.join(words)} is not supported", position=place)
+                raise NotSupportedError(f"{' '.join(words)} is not supported", position=place, hint=hint)
         raise self.fail(self._expected_after())
 
     def _expected_after(self) -> str:
@@ -170,15 +170,19 @@ def _plain(parse_rest: Callable[[StatementParser], Statement]) -> Callable[[Stat
     return lambda parser, _: parse_rest(parser)
 
 
-# What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
-_NOT_SUPPORTED = (
-    *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("DROP", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
-    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL", "CONNECTION"), ("KILL", "TRANSACTION"), ("BALANCE",), ("COMPACT",),
-    ("MERGE",),
-    ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
-)
+_NO_TRANSACTIONS = "there are no transactions: a statement is whole or not at all, and stays"
+
+# What TDengine or standard SQL has and Penstock has not: said so, instead of calling it a syntax error; and a hint.
+_NOT_SUPPORTED: dict[tuple[str, ...], str | None] = {
+    ("UPDATE",): "INSERT of a row that is there updates the columns that it names",
+    **dict.fromkeys((("BEGIN",), ("COMMIT",), ("ROLLBACK",)), _NO_TRANSACTIONS),
+    **dict.fromkeys((
+        *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
+        *(("DROP", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
+        *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
+        ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL", "CONNECTION"), ("KILL", "TRANSACTION"), ("BALANCE",),
+        ("COMPACT",), ("MERGE",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",))),
+}
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] = {
     ("INSERT",): _plain(parse_insert),
