@@ -14,7 +14,7 @@ from penstock.planner.lower.targets import always_fits, converted, problem_of
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
-from penstock.planner.streams.stream_scopes import GroupScope
+from penstock.planner.streams.stream_scopes import PartitionScope
 from penstock.sql.schema import CatalogView, Column, Database, Session, Table
 from penstock.sql.tree.fired_queries import END, FIRED, ID, ROWS, START, group_column
 from penstock.sql.tree.statements import CreateStream
@@ -52,7 +52,7 @@ def fired_target(stream: StreamContext, projections: Projections) -> tuple[Targe
     tags, values = _tags(stream, existing)
     child = None
     if stream.statement.target.subtable is not None:
-        scope = GroupScope(stream.keys, stream.rows, "OUTPUT_SUBTABLE")
+        scope = PartitionScope(stream.keys, stream.rows, "OUTPUT_SUBTABLE")
         child = compile_expression(stream.statement.target.subtable, scope)
         if not child.type.is_string:
             raise InvalidStreamError("OUTPUT_SUBTABLE must be a VARCHAR expression", hint="cast it, or use concat")
@@ -122,7 +122,7 @@ def _tags(stream: StreamContext, existing: Table | None) -> tuple[tuple[Column, 
     """Returns the tags of the result table and their values over the keys."""
     target = stream.statement.target
     if target.tag_definitions is not None and target.tag_values is not None:
-        scope = GroupScope(stream.keys, stream.rows, "TAGS")
+        scope = PartitionScope(stream.keys, stream.rows, "TAGS")
         made = tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
         values = tuple(compile_expression(value, scope) for value in target.tag_values)
     else:

@@ -87,7 +87,7 @@ class StreamRowScope(RowScope):
         return super().column(name, qualifier, node) if key is None else key.value
 
 
-class GroupScope(RowScope):
+class PartitionScope(RowScope):
     """Names in a `clause` that is about groups: only what PARTITION BY gives."""
 
     def __init__(self, keys: Sequence[PartitionKey], rows: RowScope, clause: str) -> None:

@@ -27,7 +27,7 @@ from penstock.planner.streams.external_sink import avro_schema, plan_external_si
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
-from penstock.planner.streams.stream_scopes import GroupScope
+from penstock.planner.streams.stream_scopes import PartitionScope
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import ExternalTargetOptions
@@ -250,7 +250,7 @@ def _children(
     """Returns what SUBTABLE says, the values of tags, and what names those that don't fit, if there may be any."""
     target, child = stream.statement.target, None
     if target.subtable is not None:
-        child = compile_expression(target.subtable, GroupScope(stream.keys, stream.rows, "SUBTABLE"))
+        child = compile_expression(target.subtable, PartitionScope(stream.keys, stream.rows, "SUBTABLE"))
         if not child.type.is_string:
             raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
                                      position=stream.position(target.subtable), hint="cast it, or use concat")
