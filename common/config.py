@@ -395,7 +395,7 @@ class _Loader:
         if master.startswith("spark://") and not known and self._spark.get(AUTHENTICATE) != "false":
             self._errors.append(
                 f"{SECRET_FILE}: {master} and the engine need a secret that they share; or set {AUTHENTICATE} = false, "
-                "and whoever reaches their ports can run programs there (docs/cluster.md)")
+                "and anyone who reaches their ports can run programs there (docs/cluster.md)")
 
     def _check_relations(self) -> None:
         """Checks bounds that depend on each other; each pair with the reason why it must hold."""

@@ -115,7 +115,7 @@ def _guard(what: str, path: Path, action: Callable[[], T]) -> T:
 
 def _refused(what: str, path: Path, error: OSError) -> StorageError:
     denied = error.errno in (errno.EACCES, errno.EPERM)
-    hint = "check who owns it, and as whom Penstock runs" if denied else "check free space and the disk"
+    hint = "check its owner, and the account that runs Penstock" if denied else "check free space and the disk"
     return StorageError(f"cannot {what} {path}: {error.strerror or error}", hint=hint)
 
 

@@ -208,7 +208,7 @@ class Logins:
             return OWNER
         user = self._users.named(grant.user)
         if user is None or user.password != grant.password:
-            raise UnauthenticatedError("this token is not valid any more", hint="log in again")
+            raise UnauthenticatedError("this token is no longer valid", hint="log in again")
         return self._identity_of(user)
 
     def check(self, user: str, password: str, address: str = "") -> Identity:
@@ -270,7 +270,7 @@ class Logins:
             raise UnauthenticatedError("there are users now", hint="log in again")
         record = self._users.named(identity.name)
         if record is None or record.password != stored:
-            raise UnauthenticatedError("this login is not valid any more", hint="log in again")
+            raise UnauthenticatedError("this login is no longer valid", hint="log in again")
         return self._identity_of(record)
 
     def password_of(self, identity: Identity) -> PasswordHash | None:

@@ -150,7 +150,7 @@ class Fsck:
         for path in orphans(self._paths, catalog, {one: list(found.tables) for one, found in self._manifests.items()}):
             self._report.damages.append(Damage(
                 "orphan", path, "it belongs to nothing in the catalog, and nothing was noted about removing it",
-                "nobody reads it; it is never removed", "nothing if it isn't missed; --repair moves it out of the way"))
+                "it is not used, and never removed", "nothing if it isn't missed; --repair moves it out of the way"))
             if self._repair:
                 self._move_orphan(path)
 

@@ -181,7 +181,7 @@ class SchemaRepository:
         with self._store.transaction() as write:
             parent = self._index.table_by_uid(super_uid)
             if parent is None or parent.kind != "super":
-                raise NotFoundError("the super table does not exist any more", code=_TABLE_MISSING)
+                raise NotFoundError("the super table no longer exists", code=_TABLE_MISSING)
             owning = self._require_database(parent.database)
             self._require_new(parent, names, frozenset(names) if distinct is None else distinct)
             if len(tags) != len(parent.tags):
@@ -198,14 +198,14 @@ class SchemaRepository:
         with self._store.transaction() as write:
             parent, child = self._index.table_by_uid(super_uid), self._index.child_by_uid(super_uid, uid)
             if parent is None or child is None:
-                raise NotFoundError("the child table does not exist any more", code=_TABLE_MISSING)
+                raise NotFoundError("the child table no longer exists", code=_TABLE_MISSING)
             changed = child._replace(tag_values=tag_values)
             self._change_children(write, parent, [changed])
         return changed
 
     def drop_children(self, super_uid: int, uids: Sequence[int]) -> list[ChildTable]:
         with self._store.transaction() as write:
-            parent = self._require_table(super_uid, "the super table does not exist any more")
+            parent = self._require_table(super_uid, "the super table no longer exists")
             dropped = self._index.children_of(super_uid, uids)
             child_entries.remove_children(write, super_uid, [child.uid for child in dropped])
             write.afterwards(lambda: self._index.forget_children(parent, dropped))
@@ -249,7 +249,7 @@ class SchemaRepository:
         moved: dict[int, list[ChildTable]] = {}
         for vgroup_id, tables in moving.items():
             for table_uid, uids in tables.items():
-                table = self._require_table(table_uid, "the table does not exist any more")
+                table = self._require_table(table_uid, "the table no longer exists")
                 if table.kind == "normal":
                     self._put_table(write, replace(table, vgroup_id=vgroup_id),
                                     self._index.used_physical_names(table_uid))
@@ -257,7 +257,7 @@ class SchemaRepository:
                     moved.setdefault(table_uid, []).extend(
                         child._replace(vgroup_id=vgroup_id) for child in self._index.children_of(table_uid, uids))
         for table_uid, members in moved.items():
-            parent = self._require_table(table_uid, "the super table does not exist any more")
+            parent = self._require_table(table_uid, "the super table no longer exists")
             self._change_children(write, parent, members)
         write.afterwards(self._index.note_moves)
 

@@ -182,7 +182,7 @@ class StreamRepository:
     def _require(self, stream_id: int) -> StreamRecord:
         record = self._streams.get(stream_id)
         if record is None:
-            raise NotFoundError("the stream does not exist any more", code=_STREAM_MISSING)
+            raise NotFoundError("the stream no longer exists", code=_STREAM_MISSING)
         return record
 
 

@@ -30,7 +30,7 @@ def require_layout(saved: str, layout: str) -> None:
         raise StateLayoutError(
             f"its state was saved with another layout ({saved[:8]} instead of {layout[:8]}), by a version of "
             "Penstock that plans its statement otherwise; it is kept as it is, and nothing is read",
-            hint="run the version that saved it, or CREATE OR REPLACE STREAM computes it anew from history")
+            hint="run the version that saved it, or use CREATE OR REPLACE STREAM")
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class AcknowledgementWaits:
             elif now >= wait.until:
                 ended.append(WaitEnded(wait, ReplicasMissingError(
                     f"the rows are written here, but {missing(wait.log)} after {self._timeout_s:g} s",
-                    hint="replicaTimeout bounds the wait; ALTER DATABASE can let it go on with fewer nodes")))
+                    hint="raise replicaTimeout, or let the database continue with fewer nodes: ALTER DATABASE")))
         for one in ended:
             del self._waits[one.wait.number]
         return ended

@@ -41,7 +41,7 @@ class CheckpointDriver:
         if progress is None:
             future.set_exception(UnavailableError(
                 f"stream {stream.stream.name} doesn't run now and can't be checkpointed",
-                hint="SHOW STREAMS says what it waits for"))
+                hint="SHOW STREAMS shows what it waits for"))
             return 0, future
         checkpoint_id = progress.checkpoint_id + 1
         stream.waiters.append((checkpoint_id, future))

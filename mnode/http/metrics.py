@@ -20,61 +20,61 @@ _INGEST, _PORT = ("ingest",), ("port", "purpose")
 
 # (name, help, column, divisor): None where a column is NULL gives no sample.
 _STREAM_GAUGES = (
-    ("penstock_stream_lag_records", "Log records that the stream has still to read.", "lag", 1),
-    ("penstock_stream_watermark_timestamp_seconds", "Event time that the stream has reached.",
+    ("penstock_stream_lag_records", "Log records that the stream has not read yet.", "lag", 1),
+    ("penstock_stream_watermark_timestamp_seconds", "Watermark of the stream.",
      "event_time_watermark", 1000),
-    ("penstock_stream_checkpoint_timestamp_seconds", "When the newest committed checkpoint was done.",
+    ("penstock_stream_checkpoint_timestamp_seconds", "Time of the newest committed checkpoint.",
      "checkpoint_time", 1000),
-    ("penstock_stream_state_bytes", "State of all tasks in memory and on disk.", "state_bytes", 1),
-    ("penstock_stream_state_limit_bytes", "Its STATE_LIMIT, if there is one.", "state_limit", 1),
-    ("penstock_stream_audit_timestamp_seconds", "When the audit looked last.", "last_audit", 1000),
+    ("penstock_stream_state_bytes", "Size of the state of all tasks, in memory and on disk.", "state_bytes", 1),
+    ("penstock_stream_state_limit_bytes", "STATE_LIMIT of the stream, if set.", "state_limit", 1),
+    ("penstock_stream_audit_timestamp_seconds", "Time of the last step of the audit.", "last_audit", 1000),
     ("penstock_stream_mismatches", "Incidents of the audit whose results are still wrong.", "mismatches", 1),
 )
 _STREAM_COUNTERS = (
-    ("penstock_stream_audited_results", "Results that the audit has found equal to the query.", "audited_results", 1),
+    ("penstock_stream_audited_results", "Results that the audit has found to equal the query.", "audited_results", 1),
     ("penstock_stream_restarts", "Attempts after the first since the engine started.", "restarts", 1),
 )
 _TASK_COUNTERS = (
-    ("penstock_task_input_rows", "Rows taken.", "rows_in", 1),
-    ("penstock_task_output_rows", "Rows handed on or written.", "rows_out", 1),
-    ("penstock_task_filtered_rows", "Rows that WHERE, or another child table, leaves out.", "filtered_rows", 1),
-    ("penstock_task_input_bytes", "Bytes taken.", "bytes_in", 1),
-    ("penstock_task_output_bytes", "Bytes handed on or written.", "bytes_out", 1),
-    ("penstock_task_busy_seconds", "Time at work.", "busy_total_seconds", 1),
-    ("penstock_task_turns", "Turns of its stream in which something was done.", "turns", 1),
-    ("penstock_task_blocked_seconds", "Time with something to hand on that nobody took.", "blocked_total_seconds", 1),
-    ("penstock_task_function_seconds", "Time in users' functions.", "udf_total_seconds", 1),
-    ("penstock_task_function_errors", "Values that users' functions could not compute.", "udf_errors", 1),
-    ("penstock_task_notify_sent", "Events of windows that addresses of NOTIFY have taken.", "notify_sent", 1),
-    ("penstock_task_notify_failed", "Events of windows that were dropped.", "notify_failed", 1),
+    ("penstock_task_input_rows", "Input rows.", "rows_in", 1),
+    ("penstock_task_output_rows", "Output rows.", "rows_out", 1),
+    ("penstock_task_filtered_rows", "Rows excluded by WHERE, or of other child tables.", "filtered_rows", 1),
+    ("penstock_task_input_bytes", "Input bytes.", "bytes_in", 1),
+    ("penstock_task_output_bytes", "Output bytes.", "bytes_out", 1),
+    ("penstock_task_busy_seconds", "Busy time.", "busy_total_seconds", 1),
+    ("penstock_task_turns", "Steps of its stream that did work.", "turns", 1),
+    ("penstock_task_blocked_seconds", "Time blocked with output that was not accepted.", "blocked_total_seconds", 1),
+    ("penstock_task_function_seconds", "Time in user-defined functions.", "udf_total_seconds", 1),
+    ("penstock_task_function_errors", "Values that user-defined functions failed to compute.", "udf_errors", 1),
+    ("penstock_task_notify_sent", "Window events that addresses of NOTIFY have accepted.", "notify_sent", 1),
+    ("penstock_task_notify_failed", "Window events that were dropped.", "notify_failed", 1),
 )
 _TASK_GAUGES = (
-    ("penstock_task_current_blocked_seconds", "For how long it has been blocked by now.", "blocked_seconds", 1),
-    ("penstock_task_state_bytes", "State in memory and on disk.", "state_bytes", 1),
-    ("penstock_task_state_capacity_bytes", "Bound of the state.", "state_capacity", 1),
-    ("penstock_task_notify_waiting", "Events of windows that are still to be sent.", "notify_waiting", 1),
-    ("penstock_task_open_windows", "Windows that are kept in memory.", "windows_open", 1),
-    ("penstock_task_gathering_seconds", "For how long rows may be held back for others.", "gathering_ms", 1000),
-    ("penstock_task_lag_records", "Log records that a source task has still to read.", "lag", 1),
-    ("penstock_task_missing_rows", "Rows of this attempt of which nothing is known.", "missing_rows", 1),
-    ("penstock_task_unread_seconds", "For how long a source task has read nothing though there is more.",
+    ("penstock_task_current_blocked_seconds", "Duration of the current blocking.", "blocked_seconds", 1),
+    ("penstock_task_state_bytes", "Size of the state, in memory and on disk.", "state_bytes", 1),
+    ("penstock_task_state_capacity_bytes", "Limit of the state.", "state_capacity", 1),
+    ("penstock_task_notify_waiting", "Window events that wait to be sent.", "notify_waiting", 1),
+    ("penstock_task_open_windows", "Windows in memory.", "windows_open", 1),
+    ("penstock_task_gathering_seconds", "Time for which rows are held back.", "gathering_ms", 1000),
+    ("penstock_task_lag_records", "Log records that a source task has not read yet.", "lag", 1),
+    ("penstock_task_missing_rows", "Rows of this attempt that are unaccounted for.", "missing_rows", 1),
+    ("penstock_task_unread_seconds", "Time for which a source task has read nothing although the log has more.",
      "unread_seconds", 1),
 )
 _QUEUE_GAUGES = (
     ("penstock_task_queue_bytes", "Bytes in the queue.", "bytes"),
-    ("penstock_task_queue_capacity_bytes", "Bound of the queue.", "capacity"),
-    ("penstock_task_queue_peak_bytes", "The most that ever was in the queue.", "peak"),
+    ("penstock_task_queue_capacity_bytes", "Limit of the queue.", "capacity"),
+    ("penstock_task_queue_peak_bytes", "Maximum size of the queue so far.", "peak"),
 )
 _INGEST_COUNTERS = (
-    ("penstock_ingest_messages", "Messages that rows were made of, or that were left out.", "messages"),
-    ("penstock_ingest_refused_messages", "Messages that can't be used, and were left out.", "errors"),
+    ("penstock_ingest_messages", "Messages read, including refused ones.", "messages"),
+    ("penstock_ingest_refused_messages", "Messages that were invalid and left out.", "errors"),
     ("penstock_ingest_bytes", "Bytes of the messages.", "bytes"),
-    ("penstock_ingest_rows", "Rows made of messages.", "rows"),
-    ("penstock_ingest_unknown_field_rows", "Rows with fields that no column takes.", "unknown_fields"),
+    ("penstock_ingest_rows", "Rows written.", "rows"),
+    ("penstock_ingest_unknown_field_rows", "Rows with fields without a column.", "unknown_fields"),
     ("penstock_ingest_restarts", "Attempts after the first since the engine started.", "restarts"),
 )
 _INGEST_GAUGES = (
-    ("penstock_ingest_lag_messages", "Messages that Kafka still has for the ingest.", "lag"),
+    ("penstock_ingest_lag_messages", "Messages in Kafka that the ingest has not read yet.", "lag"),
 )
 _LEFT_OUT = (("late", "late_rows"), ("future", "future_rows"), ("error", "error_rows"))
 
@@ -83,22 +83,22 @@ def families(overview: Overview) -> Iterator[Metric]:
     """Yields the metrics of all streams and ingests, those without a sample as well."""
     streams: list[Row] = overview["streams"]
     tasks = [(stream["stream_name"], task) for stream in streams for task in stream["tasks"]]
-    yield _gauge("penstock_build_info", "The version that runs.", ("version",), [((overview["version"],), 1)])
+    yield _gauge("penstock_build_info", "Version of Penstock.", ("version",), [((overview["version"],), 1)])
     memory: list[Row] = overview["memory"]
-    yield _gauge("penstock_memory_bytes", "Memory of each process, without that of mapped files.", ("process", "pid"), [
+    yield _gauge("penstock_memory_bytes", "Memory of each process, without mapped files.", ("process", "pid"), [
         ((row["process"], str(row["pid"])), row["memory_bytes"]) for row in memory if row["pid"] is not None])
-    yield _gauge("penstock_memory_limit_bytes", "What they may take together, if there is a limit.", (),
+    yield _gauge("penstock_memory_limit_bytes", "Limit of the memory of all processes, if set.", (),
                  [((), row["memory_limit"]) for row in memory if row["pid"] is None])
     yield from _of_ports(overview["ports"])
     yield from _of_cluster(overview["cluster"])
-    yield _gauge("penstock_stream_state", "1 for the state that the stream is in.", (*_STREAM, "state"),
+    yield _gauge("penstock_stream_state", "1 for the current state of the stream.", (*_STREAM, "state"),
                  [((stream["stream_name"], stream["state"]), 1) for stream in streams])
     for name, text, column, divisor in _STREAM_GAUGES:
         yield _gauge(name, text, _STREAM, [((s["stream_name"],), _number(s[column], divisor)) for s in streams])
     for name, text, column, divisor in _STREAM_COUNTERS:
         yield _counter(name, text, _STREAM, [((s["stream_name"],), _number(s[column], divisor)) for s in streams])
     yield from _of_checkpoints(streams)
-    yield _gauge("penstock_task_state", "1 for the state that the task is in.", (*_TASK, "state"),
+    yield _gauge("penstock_task_state", "1 for the current state of the task.", (*_TASK, "state"),
                  [((*_labels(name, task), task["state"]), 1) for name, task in tasks])
     for name, text, column, divisor in _TASK_COUNTERS:
         yield _counter(name, text, _TASK, [(_labels(s, task), _number(task[column], divisor)) for s, task in tasks])
@@ -108,11 +108,11 @@ def families(overview: Overview) -> Iterator[Metric]:
         yield _gauge(name, text, (*_TASK, "queue"), [
             ((*_labels(stream, task), queue), _number(task[f"{queue}_{what}"], 1))
             for stream, task in tasks for queue in ("input", "output")])
-    yield _counter("penstock_stream_left_out_rows", "Rows that came too late, from the future, or can't be computed.",
+    yield _counter("penstock_stream_left_out_rows", "Rows left out: late, from the future, or failing.",
                    (*_VNODE, "reason"), [
         ((stream["stream_name"], str(mark["node_id"]), reason), _number(mark[column], 1))
         for stream in streams for mark in stream["watermarks"] for reason, column in _LEFT_OUT])
-    yield _gauge("penstock_vnode_watermark_timestamp_seconds", "Event time that a stream has reached on a vnode.",
+    yield _gauge("penstock_vnode_watermark_timestamp_seconds", "Watermark of a stream on a vnode.",
                  _VNODE, [
         ((stream["stream_name"], str(mark["node_id"])), _number(mark["event_time_watermark"], 1000))
         for stream in streams for mark in stream["watermarks"]])
@@ -123,7 +123,7 @@ def _of_ports(ports: list[Row]) -> Iterator[Metric]:
     labels = [(port, (str(port["port"]), port["purpose"])) for port in ports]
     yield _gauge("penstock_port_connections", "Connections to the port.", _PORT,
                  [(of, port["connections"]) for port, of in labels])
-    yield _gauge("penstock_port_strangers", "Connections to the port that have not logged in.", _PORT,
+    yield _gauge("penstock_port_strangers", "Connections to the port without a login.", _PORT,
                  [(of, port["strangers"]) for port, of in labels])
     yield _counter("penstock_port_refused_connections", "Connections that were closed: no login in time, too many "
                    "without one, too many from one address, too many in all.", (*_PORT, "reason"),
@@ -133,20 +133,20 @@ def _of_ports(ports: list[Row]) -> Iterator[Metric]:
 def _of_cluster(nodes: list[Row]) -> Iterator[Metric]:
     """Yields what the node that is asked knows of all nodes; nothing if there is no cluster."""
     members = [(node, (str(node["id"]),)) for node in nodes if node["role"] is not None]
-    yield _gauge("penstock_node_role", "1 for the role that the node has in its cluster.", ("node", "role"),
+    yield _gauge("penstock_node_role", "1 for the current role of the node.", ("node", "role"),
                  [((*of, node["role"]), 1) for node, of in members])
-    yield _gauge("penstock_node_synchronous", "1 if what is acknowledged waits for the node.", ("node",),
+    yield _gauge("penstock_node_synchronous", "1 if acknowledgements wait for the node.", ("node",),
                  [(of, int(node["synchronous"])) for node, of in members])
-    yield _gauge("penstock_node_epoch", "The newest tenure that the node has seen.", ("node",),
+    yield _gauge("penstock_node_epoch", "Newest epoch that the node has seen.", ("node",),
                  [(of, node["epoch"]) for node, of in members])
-    yield _gauge("penstock_node_lag_records", "Records of logs that the node lacks.", ("node",),
+    yield _gauge("penstock_node_lag_records", "Log records that the node lacks.", ("node",),
                  [(of, node["lag_versions"]) for node, of in members])
-    yield _gauge("penstock_node_lag_seconds", "For how long it hasn't had what the active node had.", ("node",),
+    yield _gauge("penstock_node_lag_seconds", "Time since the node had all records of the active node.", ("node",),
                  [(of, node["lag_seconds"]) for node, of in members])
 
 
 def _of_ingests(ingests: list[Row]) -> Iterator[Metric]:
-    yield _gauge("penstock_ingest_state", "1 for the state that the ingest is in.", (*_INGEST, "state"),
+    yield _gauge("penstock_ingest_state", "1 for the current state of the ingest.", (*_INGEST, "state"),
                  [((ingest["ingest_name"], ingest["state"]), 1) for ingest in ingests])
     for makes, kinds in ((_gauge, _INGEST_GAUGES), (_counter, _INGEST_COUNTERS)):
         for name, text, column in kinds:
@@ -157,9 +157,9 @@ def _of_checkpoints(streams: list[Row]) -> Iterator[Metric]:
     newest = [(stream["stream_name"], checkpoint) for stream in streams
               for checkpoint in [c for c in stream["checkpoints"] if c["state"] == "COMMITTED"][-1:]]
     for name, text, column, divisor in (
-        ("penstock_stream_checkpoint_duration_seconds", "How long the newest committed checkpoint took.",
+        ("penstock_stream_checkpoint_duration_seconds", "Duration of the newest committed checkpoint.",
          "duration_ms", 1000),
-        ("penstock_stream_checkpoint_bytes", "What the newest committed checkpoint wrote.", "bytes", 1),
+        ("penstock_stream_checkpoint_bytes", "Bytes written by the newest committed checkpoint.", "bytes", 1),
         ("penstock_stream_replay_rows", "Rows that a restart from it would read again.", "rows_to_replay", 1),
     ):
         yield _gauge(name, text, _STREAM, [((stream,), _number(c[column], divisor)) for stream, c in newest])

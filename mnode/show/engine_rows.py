@@ -128,7 +128,7 @@ class EngineRows:
 
     def _orphans(self) -> Rows:
         for path in self._vnodes.orphans:
-            yield {"path": str(path), "reason": "belongs to nothing in the catalog; kept, and read by nobody"}
+            yield {"path": str(path), "reason": "is not in the catalog; kept, but not used"}
 
     def _cluster(self) -> Rows:
         """Yields this engine, or all nodes of its cluster; uptime and version are of this one."""

@@ -53,7 +53,7 @@ _CHILDREN_MAX = 20_000
 """Of tables with more children nobody looks which have got other tags: that would take as long as a look."""
 _REST_LEAST_S = 1.0
 _TURN_LEAST_S = 5.0
-"""A turn counts as so long at least: where there is nothing to look at it is quick, and soon over again."""
+"""A turn counts as so long at least: where there is nothing to compare it is quick, and soon over again."""
 LOOK_MAX_S = 10.0
 """A look is ended after this time."""
 _NEW_INCIDENTS = 5
@@ -286,12 +286,12 @@ class StreamAudit:
         children = self._children(subject)
         spans, note = self._drawn(subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
-            return note or "there is nothing to look at"
+            return note or "there is nothing to compare"
         always = known_of_all(subject)
         if always:
             note = f"what differs isn't told, since it may be right: {'; '.join(always)}"
         elif subject.results.sources(0, 0) is None:
-            note = "what differs is told only while no rows come: any of them may change its results"
+            note = "differences are reported only while no rows arrive, since any row may change its results"
         horizon, known.horizon = known.horizon or self._comparison.reached(subject), None
         wrong = self._look(subject, known, spans, horizon, children, now)
         known.since = dict(horizon.cut)

@@ -177,9 +177,9 @@ class LeftOut:
         if self.unread:
             known.append(self.unread)
         if not known and self.others > 0:
-            known.append(f"{self.others} rows were left out whose times aren't known any more")
+            known.append(f"{self.others} rows were left out whose times are no longer known")
         if self.groups:
-            known.append(f"{self.groups} groups were let go, and began anew if anything came for them: STATE_TTL")
+            known.append(f"{self.groups} groups were removed, and start anew if rows arrive for them: STATE_TTL")
         return known
 
 
@@ -331,7 +331,7 @@ class StreamComparison:
                 clock.wait(threading.Event(), _REST_S)
         raise UnavailableError(f"stream {stream.name} is behind its source: "
                                + (obstacle or "unread rows can't be verified"),
-                               hint="SHOW STREAMS says what holds it up; try again once it has caught up")
+                               hint="its verdict in SHOW STREAMS names the cause; try again once it has caught up")
 
     def _obstacle(self, stream: StreamRecord) -> str | None:
         """Returns what keeps a stream of any query from writing its answer, if anything does."""
@@ -383,7 +383,7 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
     if difference.state == "extra" and subject.target is not None and not subject.stream.created_target:
-        parts.append("the result table was there before the stream, and may have rows of others")
+        parts.append("the result table existed before the stream, and may have other rows")
     return "; ".join(parts) or None
 
 

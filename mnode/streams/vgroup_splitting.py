@@ -197,7 +197,7 @@ class Splitting:
                     return
             if self._services.clock.monotonic() >= deadline or self._closing.is_set():
                 raise UnavailableError(f"stream {stream.name} has not read all rows within {_READ_TIMEOUT_S:g} s",
-                                       hint="SHOW STREAMS says what holds it up; try again when it has caught up")
+                                       hint="its verdict in SHOW STREAMS names the cause; try again later")
             self._services.clock.wait(self._closing, _POLL_S)
 
     def _move(self, wanted: Regrouping, reading: Sequence[StreamRecord]) -> None:

@@ -173,7 +173,7 @@ def _window_range(join: JoinReading) -> TimeRange:
     assert join.source.window is not None
     if join.conditions.times:
         raise join.error("ON of a window join cannot compare the primary timestamps",
-                         "WINDOW_OFFSET says how far apart they may be")
+                         "WINDOW_OFFSET sets their maximum distance")
     start, end = sorted(_offset(offset, join) for offset in join.source.window)
     return TimeRange(left, right, start, end) if join.driver == "l" else TimeRange(left, right, -end, -start)
 

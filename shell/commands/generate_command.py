@@ -93,7 +93,7 @@ class RowGenerator:
     def _confirm(self) -> None:
         there = {str(name) for (name,) in self._connection.execute("SHOW DATABASES").fetchall()}
         dropped = [database.name for database in self._plan.databases if database.drop and database.name in there]
-        if dropped and not self._ask(f"Database {', '.join(dropped)} exists and will be made anew: its rows are lost"):
+        if dropped and not self._ask(f"Database {', '.join(dropped)} exists and will be replaced: its rows are lost"):
             raise CancelledError("nothing was changed")
 
     def _make(self, database: DatabasePlan) -> Precision:

@@ -73,5 +73,5 @@ def _summary(report: RestoreReport, manifest: DumpManifest, seconds: float) -> I
     yield from (f"NOT RESTORED {what}: {why}" for what, why in report.problems.items())
     if manifest.users:
         users = ", ".join(f"{user.name} ({user.role})" for user in manifest.users)
-        yield f"users are to be created anew, as dumps have no passwords: {users}"
+        yield f"create these users again, since dumps have no passwords: {users}"
         yield from (f"then: {grant}" for user in manifest.users for grant in user.granted)

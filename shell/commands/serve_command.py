@@ -183,7 +183,7 @@ def _start_anew() -> NoReturn:
     What it has in memory, and what its workers do, belongs to what is over. As after a crash, nothing of it is
     written down any more: what was acknowledged is in the logs.
     """
-    _say("this node starts anew as a standby")
+    _say("this node restarts as a standby")
     os.execv(sys.executable, sys.orig_argv)
 
 

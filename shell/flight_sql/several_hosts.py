@@ -152,7 +152,7 @@ class SeveralHosts:
         except CancelledError as error:
             if self._lost is not engine:
                 raise
-            raise NoAnswerError("the node doesn't answer any more") from error
+            raise NoAnswerError("the node no longer answers") from error
         finally:
             del self._calls[this]
 

@@ -455,7 +455,7 @@ class PostgresSession:
         rows = reader.rows(data, is_last=is_last)
         if reader.held_bytes > self._engine.config.request_size_max:
             raise InvalidValueError("a row of COPY is longer than a request may be",
-                                    hint="requestSizeMax says how long that is")
+                                    hint="raise requestSizeMax")
         if rows:
             cells = self._copied_cells(copy, rows, reader.line)
             self._copied += self._engine.insert_cells(copy.table, cells, self.state).affected

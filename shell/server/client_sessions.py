@@ -74,7 +74,7 @@ class ClientSession:
         with self._lock:
             found = self._results.pop(handle, None)
         if found is None:
-            raise NotFoundError("this result is not there any more", hint="a result can be fetched once")
+            raise NotFoundError("this result is no longer available", hint="a result can be fetched once")
         return found
 
     @contextmanager

@@ -133,7 +133,7 @@ class ShellSession:
                 self.connection.cancel()
                 self.screen.complain("Interrupted: the query was ended.")
             else:
-                self.screen.complain("Interrupted: the shell no longer waits; what was started goes on by itself.")
+                self.screen.complain("Interrupted: the shell no longer waits; the statement continues.")
             return False
         except (Quit, BrokenPipeError):
             raise

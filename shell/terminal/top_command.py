@@ -34,7 +34,7 @@ def show_top(options: argparse.Namespace, config: Config, login: tuple[str, str]
     except DataDirectoryInUseError as error:
         if not config.ui_port:
             raise DataDirectoryInUseError(
-                str(error), hint="start that engine with uiPort set, and look at it with penstock top --url") from error
+                str(error), hint="start that engine with uiPort set, and use penstock top --url") from error
         _top_at(f"http://{config.host}:{config.ui_port}", login, options.interval)
         return
     with connection:

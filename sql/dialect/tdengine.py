@@ -18,7 +18,7 @@ from penstock.sql.dialect.tokenizer import Tokenizer, check_words, scan
 from penstock.sql.tree.statements import Statement
 
 if SQLGLOTC_INSTALLED:
-    raise RuntimeError("sqlglot's compiled modules allow no dialect of others: uninstall the package sqlglotc")
+    raise RuntimeError("the package sqlglotc allows no other dialects: uninstall it")
 
 
 class TDengine(Dialect):  # type: ignore[misc]

@@ -389,7 +389,7 @@ def test_logins(tmp_path: Path) -> None:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 con.execute("CREATE DATABASE e")
             here.execute("ALTER USER reader PASS 'another 12'")
-            with pytest.raises(psycopg.OperationalError, match="not valid any more"):
+            with pytest.raises(psycopg.OperationalError, match="no longer valid"):
                 con.execute("SELECT 1")
         for user, password in (("root", "wrong one"), ("nobody", SECRET)):
             with pytest.raises(psycopg.OperationalError, match="user or password is wrong"):

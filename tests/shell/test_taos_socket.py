@@ -291,7 +291,7 @@ def test_a_password_that_was_changed_ends_the_session(engine: Embedded, port: in
     with logged_in(port) as connection:
         assert say(connection, "get_current_db")["db"] == "d"
         engine.run("ALTER USER ada PASS 'another-horse'")
-        assert "not valid any more" in say(connection, "query", sql="SELECT 1")["message"]
+        assert "no longer valid" in say(connection, "query", sql="SELECT 1")["message"]
 
 
 def test_what_is_wrong_with_a_message_is_told(port: int) -> None:

@@ -148,7 +148,7 @@ def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError,
     kind: DamageKind = "log_segment" if offset == 0 else "log_record"
     return Damage(
         kind, path, str(error), f"versions from {version + 1} on cannot be read in this segment",
-        "restore the file from a copy; --repair goes on with what can be read", offset, vgroup_id, version=version + 1)
+        "restore the file from a copy; --repair keeps what can be read", offset, vgroup_id, version=version + 1)
 
 
 def _end(fs: Fs, directory: Path) -> LogEnd | None:
@@ -188,7 +188,7 @@ def check_store(fs: Fs, store: Path, vgroup_id: int, log: LogReport, progress: P
     for uid in manifests.unknown_tables(fs, store, manifest):
         damages.append(Damage(
             "unlisted", store / "parts" / str(uid), "the MANIFEST doesn't know these files",
-            "it is older than they are, or they are of another directory; nobody reads them",
+            "it is older than they are, or they are of another directory; they are not used",
             "restore the MANIFEST that belongs to them; --repair sets them aside", vgroup_id=vgroup_id, table_uid=uid))
     for table in manifest.tables.values():
         for part in table.parts:

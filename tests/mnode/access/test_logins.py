@@ -203,11 +203,11 @@ def test_a_token_ends_with_the_password_or_the_user_and_has_the_role_of_now(
     users.records["bob"] = UserRecord("bob", "write", users.records["bob"].password, 0)
     assert logins.identify(token).role == "write"
     users.add("bob", "staple battery", "write")
-    with pytest.raises(UnauthenticatedError, match="not valid any more"):
+    with pytest.raises(UnauthenticatedError, match="no longer valid"):
         logins.identify(token)
     token = logins.login("bob", "staple battery").text
     del users.records["bob"]
-    with pytest.raises(UnauthenticatedError, match="not valid any more"):
+    with pytest.raises(UnauthenticatedError, match="no longer valid"):
         logins.identify(token)
 
 

@@ -67,7 +67,7 @@ def test_it_is_told_what_went(bed: TestBed) -> None:
     *wrong, last = bed.rows("VERIFY STREAM s")
     assert last[3].startswith("0 results are equal")
     assert wrong
-    assert {line[5] for line in wrong} == {"2 groups were let go, and began anew if anything came for them: STATE_TTL"}
+    assert {line[5] for line in wrong} == {"2 groups were removed, and start anew if rows arrive for them: STATE_TTL"}
     bed.execute("RECALCULATE STREAM s FROM 0")
     assert results(bed) == [(7, 4), (8, 2)]
 

@@ -43,7 +43,7 @@ LOOK_S = 4.0
 """A look takes some 40 ms, after which the audit rests so long at the default share."""
 INCIDENTS = ("SELECT state, ts, window_end, stream_values, query_values, action, equal_since IS NULL "
              "FROM information_schema.ins_stream_incidents ORDER BY stream_name, incident")
-ANY_ROW = "what differs is told only while no rows come: any of them may change its results"
+ANY_ROW = "differences are reported only while no rows arrive, since any row may change its results"
 COUNTS = "SELECT n FROM o0 ORDER BY _wstart"
 
 

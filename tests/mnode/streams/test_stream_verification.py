@@ -289,7 +289,7 @@ def test_rows_from_before_the_stream_stay_out_whatever_changes(query: str) -> No
      "history is still being read"),
     (TaskStatus(SOURCE, "RUNNING", progress=TaskProgress(recalculates=True)), "a recalculation is under way"),
     (TaskStatus(SOURCE, "RUNNING", late=LateRows(late_rows=3)),
-     "3 rows were left out whose times aren't known any more")])
+     "3 rows were left out whose times are no longer known")])
 def test_what_tasks_say_is_known(status: TaskStatus, why: str) -> None:
     """What is still to be computed, and rows that nobody remembers, explain any difference; else nothing does."""
     difference = Difference("missing", "t", 0, 10, None, "n = 1")

@@ -166,7 +166,7 @@ def test_the_audit_finds_what_was_changed(bed: TestBed) -> None:
     """It is an incident of its KEY with the rows of the source, settled once a comparison has put it right."""
     audit(bed, 1)
     assert shown(bed, "mismatches, audited_results, last_audit IS NULL, audit_note") == (
-        0, 2, False, "what differs is told only while no rows come: any of them may change its results")
+        0, 2, False, "differences are reported only while no rows arrive, since any row may change its results")
     bed.forge("INSERT INTO o0 VALUES (0, 7, 5, 1.0)")
     audit(bed)
     wrong = ("differs", "g = 0", None, "n = 7", "n = 1", None)
