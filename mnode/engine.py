@@ -24,7 +24,6 @@ from penstock.mnode.access.roles import (
     looks_inside,
     require,
     require_needs,
-    table_needs,
 )
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
@@ -40,7 +39,6 @@ from penstock.mnode.http.http_ports import open_listeners
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
-from penstock.mnode.query.unread_queries import QueryPermission, UnreadQuery, is_long_query
 from penstock.mnode.show.overview import Overview, overview
 from penstock.mnode.statement_dispatch import Dispatch, StatementCall
 from penstock.mnode.worker_side import RuntimeFactory, WorkerSide, spark_runtime
@@ -172,16 +170,8 @@ class Engine:
         queries that are longer than those of the session's user may be.
         """
         text = state.in_dialect(text)
-        return read_plain_children(text) or parse_one(text, self._words_max(state))
-
-    def read_or_query(self, text: str, state: SessionState) -> Statement:
-        """Does what `read` does, but for queries of clients with long texts, which are only for `open_query`."""
-        if state.origin.interface != "embedded" and is_long_query(text):
-            return UnreadQuery(state.in_dialect(text), self._words_max(state))
-        return self.read(text, state)
-
-    def _words_max(self, state: SessionState) -> int | None:
-        return None if state.identity.role == "admin" else self.config.query_words_max or None
+        words_max = None if state.identity.role == "admin" else self.config.query_words_max or None
+        return read_plain_children(text) or parse_one(text, words_max)
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None = None
@@ -198,18 +188,15 @@ class Engine:
             call = StatementCall(state.in_dialect(text), state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
 
-    def query_columns(self, query: Query | UnreadQuery, state: SessionState) -> tuple[ResultColumn, ...]:
+    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
         """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
         self._check_open()
-        if isinstance(query, UnreadQuery):
-            return self.parts.queries.columns_of_unread(
-                query, state.freeze(self.clock.now_ms()), self._permission(state, runs=False))
         self._admit(query, state, runs=False)
         return self.parts.queries.plan(query, state.freeze(self.clock.now_ms())).columns
 
     @contextmanager
     def open_query(
-        self, query: Query | UnreadQuery, text: str, state: SessionState, on_cancel: OnCancel | None = None
+        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None = None
     ) -> Iterator[OpenQuery]:
         """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block.
 
@@ -217,15 +204,9 @@ class Engine:
         """
         self._check_open()
         self._await_inherited(query, state)
-        session, limits = state.freeze(self.clock.now_ms()), self._limits(state)
-        if isinstance(query, UnreadQuery):
-            with (self._listed(state, text, on_cancel),
-                  self.parts.queries.open_unread(query, session, limits, self._permission(state)) as opened):
-                yield opened
-            return
         self._admit(query, state)
         with (self._listed(state, text, on_cancel),
-              self.parts.queries.open(query, session, limits) as opened):
+              self.parts.queries.open(query, state.freeze(self.clock.now_ms()), self._limits(state)) as opened):
             dissolve(query)
             yield opened
 
@@ -325,17 +306,7 @@ class Engine:
         if runs:
             self.audit.statement(name, origin, statement)
 
-    def _permission(self, state: SessionState, *, runs: bool = True) -> QueryPermission:
-        """Does for a query that nobody has read yet what `_admit` does, as soon as its tables are known."""
-        def read_table(database: str, table: str | None) -> None:
-            self._admit_rows(state, table_needs(database, table, self.catalog), "SELECT",
-                             database if table is None else f"{database}.{table}", noted=runs and table is not None)
-
-        return QueryPermission(read_table, lambda query: self._admit(query, state, runs=runs))
-
-    def _admit_rows(
-        self, state: SessionState, wanted: Iterator[Need], what: str, on: str, *, noted: bool = True
-    ) -> None:
+    def _admit_rows(self, state: SessionState, wanted: Iterator[Need], what: str, on: str) -> None:
         """Does for rows without a statement what `_admit` does."""
         name, origin = state.identity.name, state.origin
         try:
@@ -344,8 +315,7 @@ class Engine:
         except PermissionDeniedError:
             self.audit.refused(name, origin, what, on)
             raise
-        if noted:
-            self.audit.rows(name, origin, what, on)
+        self.audit.rows(name, origin, what, on)
 
     def _listed(
         self, state: SessionState, text: str, on_cancel: OnCancel | None = None
@@ -364,10 +334,9 @@ class Engine:
         """How old the answers of queries may be here; see `Result.lag_s`."""
         return None if self.member is None or self.member.is_active else self.member.lag_s
 
-    def _await_inherited(self, query: Query | UnreadQuery, state: SessionState) -> None:
+    def _await_inherited(self, query: Query, state: SessionState) -> None:
         """Waits for the rows that a query may read; how the cluster is can be asked all the time."""
-        if self.member is not None and self.member.inherits and (
-                isinstance(query, UnreadQuery) or not looks_inside(query, state.database, self.catalog)):
+        if self.member is not None and self.member.inherits and not looks_inside(query, state.database, self.catalog):
             self.member.await_inherited()
 
     def _require_active(self) -> None:

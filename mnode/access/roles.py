@@ -227,12 +227,6 @@ def looks_inside(query: Query, database: str | None, catalog: Catalog) -> bool:
     return next(_Finder(database, catalog).of_query(query), None) is None
 
 
-def table_needs(database: str, table: str | None, catalog: Catalog) -> Iterator[Need]:
-    """Yields what it takes to read a table, None: to know of a database."""
-    finder = _Finder(None, catalog)
-    return finder.of_database(database) if table is None else finder.of_table(Name(table, database), "read")
-
-
 def insert_needs(name: Name, database: str | None, catalog: Catalog) -> Iterator[Need]:
     """Yields what it takes to insert rows into a table without a statement."""
     return _Finder(database, catalog).of_table(name, "write")

@@ -21,7 +21,6 @@ from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
 from penstock.mnode.query.activity import OnCancel
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.mnode.query.query_runner import OpenQuery
-from penstock.mnode.query.unread_queries import UnreadQuery, gives_rows
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.tree.statements import Query, Statement
 from penstock.sql.types import INT, VARCHAR, DataType, Kind
@@ -66,14 +65,14 @@ class Statements(Protocol):
 
     def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
 
-    def read_or_query(self, text: str, state: SessionState, /) -> Statement: ...
+    def read(self, text: str, state: SessionState, /) -> Statement: ...
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None, /
     ) -> Result: ...
 
     def open_query(
-        self, query: Query | UnreadQuery, text: str, state: SessionState, on_cancel: OnCancel | None, /
+        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None, /
     ) -> AbstractContextManager[OpenQuery]: ...
 
     def ingest_lines(
@@ -175,8 +174,8 @@ class Answers:
         written = engine.insert_rows(text, state)
         if written is not None:
             return _affected(written.affected, as_objects=self.style.as_objects)
-        statement = engine.read_or_query(text, state)
-        if gives_rows(statement):
+        statement = engine.read(text, state)
+        if isinstance(statement, Query) and statement.into_file is None:
             rows = _Streamed(engine.open_query(statement, text, state, on_cancel), self)
             return Response(HTTPStatus.OK, rows, JSON, lag_headers(engine.lag_s))
         result = engine.execute_parsed(statement, text, state, on_cancel)

@@ -1,8 +1,7 @@
 """What goes to the process of the queries and comes back from it, in frames of bounded length: never pickles.
 
 For each query the engine sends a request over a connection of its own; answers are frames of rows, then the end or an
-error. Whoever has no use for the rest hangs up. The tables of a request are in shared memory, which goes with it. In
-front of the request for a query that the process itself plans are the messages of `plan_messages`.
+error. Whoever has no use for the rest hangs up. The tables of a request are in shared memory, which goes with it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from penstock.common.errors import InternalError, PenstockError, Position
 from penstock.common.quantities import GIB, MIB
 from penstock.mnode.query.json_rows import RowStyle
 
-REQUEST, ARROW, JSON, END, PLAN, QUESTION, ANSWER, PLANNED, ERROR = range(1, 10)
+REQUEST, ARROW, JSON, END, ERROR = range(1, 6)
 FRAME_MAX = GIB
 REQUEST_MAX = 256 * MIB
 _HEADER = struct.Struct("<BIQI")

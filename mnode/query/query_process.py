@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,7 +37,6 @@ from penstock.mnode.query.query_frames import (
     ERROR,
     FRAME_MAX,
     JSON,
-    PLAN,
     REQUEST,
     REQUEST_MAX,
     QueryRequest,
@@ -45,9 +44,6 @@ from penstock.mnode.query.query_frames import (
     receive_frame,
     send_frame,
 )
-
-if TYPE_CHECKING:
-    from penstock.planner.query.batch_plan import BatchPlan
 
 _AGAIN_S = 0.05
 
@@ -127,34 +123,26 @@ class QueryServer:
     def answer(self, connection: socket.socket, memory: Sequence[int]) -> None:
         """Answers the request that comes over a connection; `memory`: its shared memory, if any. Closes both."""
         with connection, ExitStack() as stack:
-            _close_with(stack, memory)
+            for number in memory:
+                stack.callback(os.close, number)
             with suppress(OSError):  # the engine has hung up: nobody asks any more
                 try:
-                    self._run(connection, memory, stack)
+                    self._run(connection, memory)
                 except PenstockError as error:
                     send_frame(connection, ERROR, encode_error(error))
                 except MemoryError:
                     send_frame(connection, ERROR, encode_error(UnavailableError(
                         "the query needs more memory than there is", hint="narrow the time range")))
 
-    def _run(self, connection: socket.socket, memory: Sequence[int], stack: ExitStack) -> None:
+    def _run(self, connection: socket.socket, memory: Sequence[int]) -> None:
         frame = receive_frame(connection, REQUEST_MAX)
-        plan = None
-        if frame is not None and frame.kind == PLAN:
-            plan = _planned(connection, frame.data)
-            _, memory, _, _ = socket.recv_fds(connection, 1, 1)
-            _close_with(stack, memory)
-            frame = receive_frame(connection, REQUEST_MAX)
         if frame is None:
             return
         if frame.kind != REQUEST:
             raise InternalError("a query begins with its request")
         request = QueryRequest.decode(frame.data)
-        sql, tables = request.sql, dict(_tables(request.tables, memory))
-        if plan is not None:
-            sql = plan.sql_behind(sql)
-            tables.update(plan.tables)
-        run = LocalRun(self._shared.cursor(), RunnableQuery(sql, tables, request.schema),
+        tables = dict(_tables(request.tables, memory))
+        run = LocalRun(self._shared.cursor(), RunnableQuery(request.sql, tables, request.schema),
                        on_error=self._shared.renew_if_broken)
         try:
             with self._watch.over(connection, run.interrupt):
@@ -168,18 +156,6 @@ class QueryServer:
                 send_frame(connection, END)
         finally:
             run.close()
-
-
-def _planned(connection: socket.socket, request: bytes) -> BatchPlan:
-    # Most queries come planned: the planner takes time and memory that the process can do without until one doesn't.
-    from penstock.mnode.query.query_planning import plan_for_engine
-
-    return plan_for_engine(connection, request)
-
-
-def _close_with(stack: ExitStack, numbers: Sequence[int]) -> None:
-    for number in numbers:
-        stack.callback(os.close, number)
 
 
 def _send_rows(connection: socket.socket, kind: int, data: Any, rows: int, nbytes: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,12 +25,10 @@ from penstock.mnode.query.query_process import ProcessSettings
 from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, QueryPlan, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import GivenRows, Scans, ScansOf
-from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
 from penstock.mnode.write.csv_rows import write_csv
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
-from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
-from penstock.sql.dialect.parser import parse_query
+from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Query
 
@@ -92,53 +90,6 @@ class Queries:
             _write_csv(table, Path(query.into_file).expanduser())
             return Result(affected=table.num_rows)
         return Result(opened.columns, table, table.num_rows)
-
-    @contextmanager
-    def open_unread(
-        self, query: UnreadQuery, session: Session, limits: ResultLimits, permission: QueryPermission
-    ) -> Iterator[OpenQuery]:
-        """Does what `open` does with a query that the process for clients reads and plans, or the engine if need be."""
-        running = self._activity.current()
-        running.check()
-        with self._place(running, session), ExitStack() as stack:
-            planned = self._planned(query, session, permission, running)
-            if planned is not None:
-                stack.enter_context(planned)
-                yield stack.enter_context(
-                    OpenQuery(planned, self._scans.seen_by(session, planned.scans), planned, running, limits))
-                return
-            read = parse_query(query.source_text, query.words_max)
-            permission.execute(read)
-            yield stack.enter_context(self._opened(self.plan(read, session), session, running, limits))
-
-    def columns_of_unread(
-        self, query: UnreadQuery, session: Session, permission: QueryPermission
-    ) -> tuple[ResultColumn, ...]:
-        """Returns what columns the rows of a query would have; see `open_unread`."""
-        planned = self._planned(query, session, permission, self._activity.current())
-        if planned is not None:
-            with planned:
-                return planned.columns
-        read = parse_query(query.source_text, query.words_max)
-        permission.execute(read)
-        return self.plan(read, session).columns
-
-    def _planned(
-        self, query: UnreadQuery, session: Session, permission: QueryPermission, running: Running
-    ) -> ProcessPlan | None:
-        """Returns the query, planned in the process; None: the engine is to plan it."""
-        if self.process is None:
-            return None
-        plan = ProcessPlan(self.process, self._catalog, permission, running)
-        try:
-            plan.plan(query, session)
-        except PlannedHere:
-            plan.close()
-            return None
-        except BaseException:
-            plan.close()
-            raise
-        return plan
 
     @contextmanager
     def open(

@@ -41,11 +41,7 @@ class BatchPlan:
 
     def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
         """Returns the whole query with more steps before its own: (name, SQL)."""
-        return self.sql_behind(relations_sql(relations))
-
-    def sql_behind(self, relations: str) -> str:
-        """Returns the whole query behind what `relations_sql` gave of the steps before its own."""
-        steps = ", ".join(filter(None, (relations, relations_sql(self.steps, self.once))))
+        steps = ", ".join(filter(None, (relations_sql(relations), relations_sql(self.steps, self.once))))
         return f"WITH {steps} {self.body}" if steps else self.body
 
     @property

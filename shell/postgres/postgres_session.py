@@ -19,7 +19,6 @@ from penstock.common.errors import (
 from penstock.mnode.access.session import Result, SessionState, text_result, text_table
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
-from penstock.mnode.query.unread_queries import gives_rows
 from penstock.mnode.write.csv_rows import CsvCells, cells_by_row
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres import backend
@@ -295,8 +294,8 @@ class PostgresSession:
             with self._catalog_answer(asked, statement) as answer:
                 portal.held = StatementAnswer(answer.tag, answer.columns, list(answer.batches))
             return portal.held.columns
-        parsed = self._engine.read_or_query(statement.text, self.state)
-        if gives_rows(parsed):
+        parsed = self._engine.read(statement.text, self.state)
+        if isinstance(parsed, Query) and parsed.into_file is None:
             return self._engine.query_columns(parsed, self.state)
         if isinstance(parsed, Show | Describe | Explain):  # what columns they have, their rows tell
             portal.held = StatementAnswer.of(self._execute_parsed(parsed, statement.text), _tag(statement, parsed, 0))
@@ -329,8 +328,8 @@ class PostgresSession:
         if (tag := self._inserted(statement)) is not None:
             yield StatementAnswer(tag)
             return
-        parsed = self._engine.read_or_query(statement.text, self.state)
-        if gives_rows(parsed):
+        parsed = self._engine.read(statement.text, self.state)
+        if isinstance(parsed, Query) and parsed.into_file is None:
             with self._engine.open_query(parsed, statement.text, self.state, self._on_cancel) as opened:
                 if (lag_s := self._engine.lag_s) is not None:
                     self._send(ClientReport(

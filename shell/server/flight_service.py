@@ -22,7 +22,6 @@ from penstock.common.errors import (
 from penstock.mnode.access.session import Result
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
-from penstock.mnode.query.unread_queries import UnreadQuery, gives_rows
 from penstock.shell.api.arrow_input import quoted_table
 from penstock.shell.api.dbapi import IngestMode
 from penstock.shell.api.parameter_binding import Row, bind, bind_rows, count_marks, parameter_rows
@@ -64,9 +63,9 @@ class _Statement:
     parsed: Statement
 
     @property
-    def query(self) -> Query | UnreadQuery | None:
+    def query(self) -> Query | None:
         """The statement, if its rows are streamed."""
-        return self.parsed if gives_rows(self.parsed) else None
+        return self.parsed if isinstance(self.parsed, Query) and self.parsed.into_file is None else None
 
 
 class FlightSql:
@@ -247,7 +246,7 @@ class FlightSql:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _read(self, session: ClientSession, text: str) -> _Statement:
-        return _Statement(text, self._engine.read_or_query(text, session.connection.session))
+        return _Statement(text, self._engine.read(text, session.connection.session))
 
     def _text_of(self, session: ClientSession, command: Any) -> str:
         """Returns the statement that a command is, with its parameters in it."""

@@ -31,7 +31,6 @@ from penstock.mnode.catalog.name_lookup import require_table
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.taos_codes import code_of
 from penstock.mnode.query.activity import OnCancel
-from penstock.mnode.query.unread_queries import gives_rows
 from penstock.planner.functions.system import TDENGINE_VERSION
 from penstock.shell.taos_socket.bound_rows import BoundTable, read_bound
 from penstock.shell.taos_socket.held_result import HeldResult
@@ -40,6 +39,7 @@ from penstock.shell.taos_socket.raw_blocks import PRECISIONS, TYPES, precision_o
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.schema import Table
 from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.statements import Query
 from penstock.sql.types import Kind
 
 _log = logger(__name__)
@@ -188,9 +188,9 @@ class SocketSession:
         written = self._engine.insert_rows(text, state)
         if written is not None:
             return written
-        parsed = self._engine.read_or_query(text, state)
+        parsed = self._engine.read(text, state)
         query = ExitStack()
-        if gives_rows(parsed):
+        if isinstance(parsed, Query) and parsed.into_file is None:
             opened = query.enter_context(self._engine.open_query(parsed, text, state, self._on_cancel))
             return HeldResult(opened.columns, opened.batches(_BATCH_ROWS), query)
         result = self._engine.execute_parsed(parsed, text, state, self._on_cancel)

@@ -33,9 +33,9 @@ def parse_one(text: str, query_words: int | None = None) -> Statement:
     return statements[0]
 
 
-def parse_query(text: str, query_words: int | None = None) -> Query:
+def parse_query(text: str) -> Query:
     """Returns the query that a text is. Raises as `parse_one`, and InvalidStatementError for other statements."""
-    statement = parse_one(text, query_words)
+    statement = parse_one(text)
     if not isinstance(statement, Query):
         raise InvalidStatementError("a query is expected")
     return statement

@@ -666,7 +666,8 @@ def test_a_query_has_the_bounds_of_queries() -> None:
 
 
 @pytest.mark.parametrize(("trigger", "query", "message"), [
-    ("SESSION(ts, 1s) FROM m PARTITION BY tbname, x", "SELECT _twstart, %%5 FROM m", "%%5 is not there: PARTITION BY has 2 items"),
+    ("SESSION(ts, 1s) FROM m PARTITION BY tbname, x", "SELECT _twstart, %%5 FROM m",
+     "%%5 is not there: PARTITION BY has 2 items"),
     ("SESSION(ts, 1s) FROM a", "SELECT _tprev_ts, 1 FROM m", "_tprev_ts is not what a trigger of windows gives"),
     ("SLIDING(1s) FROM a", "SELECT _twstart, 1 FROM m",
      "_twstart is not what a trigger of SLIDING without INTERVAL gives"),
