@@ -1,9 +1,9 @@
-"""Writes small data directories of the present version, for tests that later ones open them and go on.
+"""Writes small data directories of the present formats, for tests that they are opened and go on.
 
 tests/golden/formats/<version>.tar.xz has everything that a format covers: write it when a format version is raised.
 tests/golden/running_streams/<name>.tar.xz, with the name as argument, has streams of every kind: write it before what
 they keep is changed. tests/golden/releases/<version>.tar.xz, with `release` as argument, is what a release leaves.
-Archives of the versions before stay.
+Archives of the formats before go; those of releases stay.
 """
 
 from __future__ import annotations

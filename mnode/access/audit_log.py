@@ -43,8 +43,6 @@ from penstock.sql.tree.statements import (
 
 _log = logger(__name__)
 _FILE = "audit.log"
-_OLDER_INTERFACE = "door"
-"""What versions before called the interface in a line."""
 _OBJECT_CHARACTERS = 512
 _SHOWN = 10_000
 _KNOWN_MAX = 1000
@@ -190,10 +188,8 @@ def _read(path: Path) -> Iterator[AuditEntry]:
     for line in text.splitlines():
         try:
             values: Any = json.loads(line)
-            interface = values["interface"] if "interface" in values else values[_OLDER_INTERFACE]
-            yield AuditEntry(
-                int(values["time_ms"]), str(values["user"]), str(interface),
-                *(str(values[name]) for name in ("address", "what", "on", "outcome")))
+            yield AuditEntry(int(values["time_ms"]), *(
+                str(values[name]) for name in ("user", "interface", "address", "what", "on", "outcome")))
         except (ValueError, KeyError, TypeError):
             continue
 

@@ -230,10 +230,9 @@ class Logins:
             self._recent[record.name] = (record.password, digest)
         return self._identity_of(record)
 
-    def verifier_for(self, user: str) -> ScramVerifier | None:
+    def verifier_for(self, user: str) -> ScramVerifier:
         """Returns what a user who logs in by SCRAM is held against: for one that isn't there something that no password
-        fits, the same each time. None: that user's password was set before there were verifiers. Raises
-        UnauthenticatedError if nobody can log in.
+        fits, the same each time. Raises UnauthenticatedError if nobody can log in.
         """
         self._check_users()
         record = self._users.named(user)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -34,7 +34,6 @@ from penstock.common.private import make_private, open_private, write_private
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.admin.dump_manifest import (
     MANIFEST,
-    DumpConnection,
     DumpDatabase,
     DumpFile,
     DumpFunction,
@@ -43,11 +42,10 @@ from penstock.mnode.admin.dump_manifest import (
     DumpStream,
     DumpTable,
     DumpUser,
-    DumpView,
 )
-from penstock.mnode.catalog.catalog_codec import function_to_json
+from penstock.mnode.catalog import entry_kinds as kinds
 from penstock.mnode.catalog.catalog_reader import CatalogReader
-from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord, UserRecord
+from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord, StreamUses, UserRecord
 from penstock.mnode.query.detached_table import TBNAME, DetachedTable, RowBounds
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.show.show_statements import create_database_statement
@@ -131,9 +129,9 @@ class Dump:
             manifest = DumpManifest(
                 __version__, now_ms,
                 tuple(self._database(number, database) for number, database in enumerate(schema.databases, 1)),
-                tuple(self._function(function) for function in schema.functions),
-                tuple(_connection(record) for record in schema.connections),
-                tuple(_ingest(ingest, schema.tables) for ingest in ingests),
+                tuple(DumpFunction(function, self._code(function)) for function in schema.functions),
+                tuple(schema.connections),
+                tuple(DumpIngest(ingest, _name(schema.tables[ingest.target_uid])) for ingest in ingests),
                 tuple(_stream(stream, schema.tables) for stream in streams), tuple(left_out),
                 tuple(schema.users), self._options.since, self._options.until)
         except OSError as error:
@@ -146,7 +144,7 @@ class Dump:
     def _schema(self) -> _Schema:
         wanted = self._options.databases
         with closing(CatalogReader.of_other_process(self._paths.catalog)) as catalog:
-            every = catalog.databases()
+            every = catalog.all(kinds.DATABASE)
             names = [database.name for database in every]
             for name in wanted:
                 if name not in names:
@@ -154,9 +152,9 @@ class Dump:
             tables = {table.uid: table for name in names for table in catalog.tables(name)}
             return _Schema(
                 [database for database in every if not wanted or database.name in wanted], tables,
-                [stream for stream in catalog.streams() if stream.replaces is None], catalog.ingests(),
-                catalog.functions(), catalog.connections(),
-                [_user(user) for user in catalog.users()])
+                [stream for stream in catalog.all(kinds.STREAM) if stream.replaces is None],
+                catalog.all(kinds.INGEST), catalog.all(kinds.FUNCTION), catalog.all(kinds.CONNECTION),
+                [_user(user) for user in catalog.all(kinds.USER)])
 
     def _make_target(self) -> None:
         try:
@@ -167,9 +165,6 @@ class Dump:
                                                          f"interrupted, without {MANIFEST}, delete it")
         except OSError as error:
             raise StorageError(f"{self._target} cannot be used: {error.strerror}") from error
-
-    def _function(self, function: UserFunction) -> DumpFunction:
-        return DumpFunction(function_to_json(function), self._code(function))
 
     def _code(self, function: UserFunction) -> DumpFile | None:
         """Copies the file of a function's code, if it is one of the directory of functions."""
@@ -191,8 +186,7 @@ class Dump:
         with closing(CatalogReader.of_other_process(self._paths.catalog)) as catalog:
             tables = [(table, list(catalog.children(table.uid)) if table.kind == "super" else [])
                       for table in catalog.tables(database.name)]
-            views = [DumpView(view.name, view.text, view.columns, view.time_zone, view.invoker, view.create_time_ms)
-                     for view in catalog.views() if view.database == database.name]
+            views = [view for view in catalog.all(kinds.VIEW) if view.database == database.name]
         folder = f"{number:03d}_{_safe(database.name)}"
         dumped = [self._table(f"{folder}/{place:05d}_{_safe(table.name)}", database, table, children, cut)
                   for place, (table, children) in enumerate(tables, 1)]
@@ -338,26 +332,14 @@ def _is_whole(
     return None not in needed and (not databases or names <= set(databases))
 
 
-def _ingest(ingest: IngestRecord, tables: dict[int, Table]) -> DumpIngest:
-    target = tables[ingest.target_uid]
-    return DumpIngest(
-        ingest.name, ingest.text, ingest.database, ingest.time_zone, ingest.created_ms, (target.database, target.name),
-        ingest.connection, ingest.tasks, ingest.dlq, ingest.wanted, ingest.wanted_reason)
+def _name(table: Table) -> tuple[str, str]:
+    return table.database, table.name
 
 
 def _stream(stream: StreamRecord, tables: dict[int, Table]) -> DumpStream:
-    asked, target = stream.asked, None if stream.target_uid == NO_TARGET else tables[stream.target_uid]
-    return DumpStream(
-        stream.name, asked.text, asked.database, asked.time_zone, asked.created_ms,
-        None if target is None else (target.database, target.name), stream.created_target, stream.wanted,
-        "" if stream.pause is None else stream.pause.text, None if stream.pause is None else stream.pause.connection,
-        asked.defaults)
+    target = None if stream.target_uid == NO_TARGET else _name(tables[stream.target_uid])
+    return DumpStream(replace(stream, plan="", uses=StreamUses(), savepoints=()), target)
 
 
 def _user(user: UserRecord) -> DumpUser:
     return DumpUser(user.name, user.role, tuple(print_sql(grant_statement(user.name, right)) for right in user.granted))
-
-
-def _connection(record: ConnectionRecord) -> DumpConnection:
-    connection = record.connection
-    return DumpConnection(connection.name, connection.kind, connection.options, record.created_ms)

@@ -6,15 +6,17 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.common.connection import ConnectionKind, Options
 from penstock.common.errors import CorruptionError, NotFoundError
 from penstock.common.paths import is_inner
+from penstock.common.typed_json import TypedJson
+from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord
+from penstock.sql.schema import UserFunction, View
 
-FORMAT_VERSION = 2  # 1 has no views
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 
 
@@ -44,18 +46,6 @@ class DumpTable:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpView:
-    """A view: the query, and what else `sql.schema.View` has that is the same wherever it is made."""
-
-    name: str
-    text: str
-    columns: tuple[str, ...]
-    time_zone: str
-    invoker: bool
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class DumpDatabase:
     """A database as of a stream cut; `options` as CREATE DATABASE has them."""
 
@@ -63,7 +53,7 @@ class DumpDatabase:
     options: str
     cut: str
     tables: tuple[DumpTable, ...]
-    views: tuple[DumpView, ...] = ()
+    views: tuple[View, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -72,61 +62,38 @@ class DumpDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DumpStream:
-    """A stream: its statement and what it was meant in; see `catalog.StreamRecord`.
+    """A stream as the catalog has it. `target`: database and table, None if it writes into a connection."""
 
-    `target`: database and table, None if it writes into a connection.
-    """
-
-    name: str
-    text: str
-    database: str | None
-    time_zone: str
-    created_ms: int
+    record: StreamRecord
     target: tuple[str, str] | None
-    created_target: bool
-    wanted: Literal["running", "paused", "stopped"]
-    wanted_reason: str = ""
-    wanted_connection: str | None = None
-    defaults: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class DumpConnection:
-    """A connection to an external server; secrets are references, as the catalog has them."""
-
-    name: str
-    kind: ConnectionKind
-    options: Options
-    created_ms: int
+    @property
+    def name(self) -> str:
+        return self.record.name
 
 
 @dataclass(frozen=True, slots=True)
 class DumpIngest:
-    """An ingest: its statement and what it was meant in; see `catalog.IngestRecord`. Tables are (database, name)."""
+    """An ingest as the catalog has it. `target`: database and table."""
 
-    name: str
-    text: str
-    database: str | None
-    time_zone: str
-    created_ms: int
+    record: IngestRecord
     target: tuple[str, str]
-    connection: str
-    tasks: int
-    dlq: tuple[str, str] | None
-    wanted: Literal["running", "paused", "stopped"]
-    wanted_reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
 
 
 @dataclass(frozen=True, slots=True)
 class DumpFunction:
     """A user's function as the catalog keeps it, and the file of its code, if it is one of the directory `udfDir`."""
 
-    definition: dict[str, Any]
+    function: UserFunction
     code: DumpFile | None
 
     @property
     def name(self) -> str:
-        return str(self.definition["name"])
+        return self.function.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +116,13 @@ class DumpManifest:
     created_ms: int
     databases: tuple[DumpDatabase, ...]
     functions: tuple[DumpFunction, ...] = ()
-    connections: tuple[DumpConnection, ...] = ()
+    connections: tuple[ConnectionRecord, ...] = ()
     ingests: tuple[DumpIngest, ...] = ()
     streams: tuple[DumpStream, ...] = ()
     left_out: tuple[str, ...] = ()
     users: tuple[DumpUser, ...] = ()
     since: str | None = None
     until: str | None = None
-    format: int = FORMAT_VERSION
 
     @property
     def row_count(self) -> int:
@@ -174,40 +140,34 @@ class DumpManifest:
                 yield from table.rows
 
     def encode(self) -> bytes:
-        body = asdict(self)
-        return json.dumps({"sha256": _checksum(body), "dump": body}, indent=1, ensure_ascii=False).encode() + b"\n"
+        body = _JSON.encode(self)
+        document = {"penstock": self.penstock, "format": FORMAT_VERSION, "sha256": _checksum(body), "dump": body}
+        return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes, origin: str) -> DumpManifest:
-        """Raises CorruptionError if it isn't what was written, or of a newer format."""
+        """Raises CorruptionError if it isn't what was written, or of another format."""
         hint = "copy the dump again"
         try:
             document = json.loads(data)
             body, checksum = document["dump"], document["sha256"]
+            version, wrote = document["format"], document["penstock"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{origin} is not the manifest of a dump", hint=hint) from error
-        if not isinstance(body, dict) or checksum != _checksum(body):
+        if checksum != _checksum(body):
             raise CorruptionError(f"{origin} fails its checksum", hint=hint)
-        if body["format"] > FORMAT_VERSION:
-            raise CorruptionError(f"{origin} has format {body['format']} of dumps, this version of Penstock knows "
-                                  f"{FORMAT_VERSION}", hint=f"use version {body['penstock']} or newer")
-        body["databases"] = tuple(_database(value) for value in body["databases"])
-        body["functions"] = tuple(DumpFunction(value["definition"], _file(value["code"]))
-                                  for value in body["functions"])
-        body["connections"] = tuple(
-            DumpConnection(**{**value, "options": tuple((name, text) for name, text in value["options"])})
-            for value in body["connections"])
-        body["ingests"] = tuple(
-            DumpIngest(**{**value, "target": tuple(value["target"]), "dlq": _pair(value["dlq"])})
-            for value in body["ingests"])
-        body["streams"] = tuple(
-            DumpStream(**{**value, "target": _pair(value["target"])}) for value in body["streams"])
-        body["left_out"] = tuple(body["left_out"])
-        body["users"] = tuple(
-            DumpUser(**{**value, "granted": tuple(value.get("granted", ()))}) for value in body["users"])
-        manifest = cls(**body)
+        if version != FORMAT_VERSION:
+            raise CorruptionError(f"{origin} has format {version} of dumps, this version of Penstock knows "
+                                  f"{FORMAT_VERSION}", hint=f"use version {wrote}")
+        try:
+            manifest = _JSON.decode(body)
+        except ValueError as error:
+            raise CorruptionError(f"{origin} is not the manifest of a dump: {error}", hint=hint) from error
         _check_files(manifest, origin)
         return manifest
+
+
+_JSON = TypedJson(DumpManifest)
 
 
 def _check_files(manifest: DumpManifest, origin: str) -> None:
@@ -233,23 +193,6 @@ def read_manifest(directory: Path) -> DumpManifest:
     return DumpManifest.decode(data, str(path))
 
 
-def _database(value: dict[str, Any]) -> DumpDatabase:
-    tables = []
-    for table in value.pop("tables"):
-        children, rows = _file(table.pop("children")), tuple(DumpFile(**file) for file in table.pop("rows"))
-        tables.append(DumpTable(**table, children=children, rows=rows))
-    views = tuple(DumpView(**{**view, "columns": tuple(view["columns"])}) for view in value.pop("views", ()))
-    return DumpDatabase(**value, tables=tuple(tables), views=views)
-
-
-def _file(value: dict[str, Any] | None) -> DumpFile | None:
-    return None if value is None else DumpFile(**value)
-
-
-def _pair(value: list[str] | None) -> tuple[str, str] | None:
-    return None if value is None else (value[0], value[1])
-
-
-def _checksum(body: dict[str, Any]) -> str:
+def _checksum(body: Any) -> str:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

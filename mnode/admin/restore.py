@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.common.connection import ExternalConnection
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -25,7 +24,6 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.admin.dump import digest
 from penstock.mnode.admin.dump_manifest import (
-    DumpConnection,
     DumpDatabase,
     DumpFile,
     DumpFunction,
@@ -33,17 +31,13 @@ from penstock.mnode.admin.dump_manifest import (
     DumpManifest,
     DumpStream,
     DumpTable,
-    DumpView,
     read_manifest,
 )
-from penstock.mnode.catalog.catalog_codec import function_from_json
-from penstock.mnode.catalog.catalog_records import AskedStream, ConnectionRecord, IngestRecord, PauseCause, StreamRecord
+from penstock.mnode.catalog.catalog_records import AskedStream, ConnectionRecord, PauseCause
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.coordinator.task_settings import functions_directory
 from penstock.mnode.engine import Engine
 from penstock.mnode.show.show_statements import create_database_statement
-from penstock.mnode.streams.stream_planning import NO_TARGET
-from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.sql.dialect.create_statements import table_statement
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_database_options, parse_one
@@ -151,9 +145,9 @@ class Restore:
                 with _noted(report, f"function {function.name}"):
                     self._restore_function(engine, function)
                     report.functions.append(function.name)
-            for connection in self.manifest.connections:
-                with _noted(report, f"connection {connection.name}"):
-                    self._restore_connection(engine, connection)
+            for record in self.manifest.connections:
+                with _noted(report, f"connection {record.connection.name}"):
+                    self._restore_connection(engine, record)
             for ingest in self.manifest.ingests:
                 with _noted(report, f"ingest {ingest.name}"):
                     self._restore_ingest(engine, ingest)
@@ -166,7 +160,7 @@ class Restore:
     # --- functions and streams ---------------------------------------------------------------------------------
 
     def _restore_function(self, engine: Engine, dumped: DumpFunction) -> None:
-        function = function_from_json({**dumped.definition})
+        function = dumped.function
         directory = functions_directory(engine.config, engine.paths)
         if dumped.code is not None:
             source = self._directory / dumped.code.path
@@ -188,33 +182,33 @@ class Restore:
                 error.message, hint=f"bring its code into {directory}, and CREATE FUNCTION") from error
         engine.catalog.functions.create(replace(function, uid=0), replacing=False)
 
-    def _restore_connection(self, engine: Engine, dumped: DumpConnection) -> None:
-        connection = ExternalConnection(dumped.name, dumped.kind, dumped.options)
-        known = engine.catalog.connections.record(dumped.name)
+    def _restore_connection(self, engine: Engine, dumped: ConnectionRecord) -> None:
+        name = dumped.connection.name
+        known = engine.catalog.connections.named(name)
         if known is None:
-            engine.catalog.connections.put(ConnectionRecord(connection, dumped.created_ms))
-        elif replace(known.connection, version=connection.version) != connection:
-            raise AlreadyExistsError(f"connection {dumped.name} exists already with other options, and keeps them")
+            engine.catalog.connections.put(dumped)
+        elif replace(known.connection, version=dumped.connection.version) != dumped.connection:
+            raise AlreadyExistsError(f"connection {name} exists already with other options, and keeps them")
 
     def _restore_ingest(self, engine: Engine, dumped: DumpIngest) -> None:
-        text = with_databases(dumped.text, self._renames)
-        existing = engine.catalog.ingests.named(dumped.name)
+        record = dumped.record
+        text = with_databases(record.text, self._renames)
+        existing = engine.catalog.ingests.named(record.name)
         if existing is not None and existing.text == text and self._resume:
             return
-        target = self._target(engine, dumped.target)
-        paused = dumped.wanted == "running"
-        engine.catalog.ingests.create(IngestRecord(
-            0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
-            dumped.time_zone, target.uid, dumped.connection, dumped.created_ms, dumped.tasks,
-            None if dumped.dlq is None else (self.new_name(dumped.dlq[0]), dumped.dlq[1]),
-            wanted="paused" if paused else dumped.wanted,
-            wanted_reason=_INGEST_PAUSED if paused else dumped.wanted_reason))
+        restored = replace(
+            record, text=text, database=None if record.database is None else self.new_name(record.database),
+            target_uid=self._target(engine, dumped.target).uid, attempt=0,
+            dlq=None if record.dlq is None else (self.new_name(record.dlq[0]), record.dlq[1]))
+        if record.wanted == "running":
+            restored = replace(restored, wanted="paused", wanted_reason=_INGEST_PAUSED)
+        engine.catalog.ingests.create(restored)
 
-    def _restore_view(self, engine: Engine, database: str, dumped: DumpView) -> None:
+    def _restore_view(self, engine: Engine, database: str, dumped: View) -> None:
         """Makes a view whatever it reads, which may come later. It belongs to who needs no login."""
         engine.catalog.schema.put_view(View(
             0, database, dumped.name, with_databases(dumped.text, self._renames), dumped.columns, dumped.time_zone,
-            invoker=dumped.invoker, create_time_ms=dumped.created_ms))
+            invoker=dumped.invoker, create_time_ms=dumped.create_time_ms))
 
     def _target(self, engine: Engine, dumped: tuple[str, str]) -> Table:
         database, name = dumped
@@ -224,34 +218,32 @@ class Restore:
         return table
 
     def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
-        text = restored_text(with_databases(dumped.text, self._renames), dumped)
-        existing = engine.catalog.streams.named(dumped.name)
-        if existing is not None and existing.asked.text == text and self._resume:
+        record, asked = dumped.record, dumped.record.asked
+        asked = replace(asked, text=with_databases(asked.text, self._renames),
+                        database=None if asked.database is None else self.new_name(asked.database))
+        asked = replace(asked, text=restored_text(asked, leaves=dumped.target is None))
+        existing = engine.catalog.streams.named(record.name)
+        if existing is not None and existing.asked.text == asked.text and self._resume:
             return
-        record = StreamRecord(
-            0, dumped.name, AskedStream(
-                text, None if dumped.database is None else self.new_name(dumped.database), dumped.time_zone,
-                dumped.created_ms, dumped.defaults),
-            NO_TARGET, dumped.created_target, (), wanted=dumped.wanted,
-            pause=PauseCause(dumped.wanted_reason, dumped.wanted_connection) if dumped.wanted_reason else None)
-        statement = _statement(text)
-        if dumped.wanted == "running" and (statement.target.external is not None or statement.notify is not None):
+        record = replace(record, asked=asked, start_cut=(), attempt=0, last_checkpoint_id=0, unlike=None)
+        statement = _statement(asked.text)
+        if record.wanted == "running" and (statement.target.external is not None or statement.notify is not None):
             record = replace(record, wanted="paused", pause=PauseCause(_PAUSED))
         if dumped.target is not None:
             record = replace(record, target_uid=self._target(engine, dumped.target).uid)
         engine.streams.creation.restore(record)
 
 
-def restored_text(text: str, dumped: DumpStream) -> str:
+def restored_text(asked: AskedStream, *, leaves: bool) -> str:
     """Returns a stream's statement such that it computes the rows that are there, too, where it can.
 
-    Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those that write into a
-    connection must not send everything once more.
+    Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those whose results leave
+    Penstock must not send everything once more.
     """
-    statement = _statement(text)
+    statement = _statement(asked.text)
     options = statement.options
-    by_event_time = (options.time or TimeDefaults(**dumped.defaults).clock) == "event"
-    if dumped.target is None:
+    by_event_time = (options.time or asked.defaults.clock) == "event"
+    if leaves:
         return altered(
             statement, StreamOptions() if options.fill_history is None else StreamOptions(fill_history=False))
     by_clock = statement.calculation is not None and statement.calculation.period is not None

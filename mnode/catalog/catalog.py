@@ -14,12 +14,12 @@ from pathlib import Path
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
 from penstock.common.responsiveness import uncollected
+from penstock.mnode.catalog import entry_kinds as kinds
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
 from penstock.mnode.catalog.catalog_store import (
-    CHILD_BATCHES,
     CHILDREN,
     DATABASES,
     FIRST_UID,
@@ -32,12 +32,11 @@ from penstock.mnode.catalog.catalog_store import (
     Counters,
 )
 from penstock.mnode.catalog.copied_changes import NetChanges, follow_tables
-from penstock.mnode.catalog.function_repository import FunctionRepository
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepository, StreamRepository
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
-from penstock.mnode.catalog.user_repository import ConnectionRepository, UserRepository
+from penstock.mnode.catalog.user_repository import ConnectionRepository, FunctionRepository, UserRepository
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table, UserFunction
 
@@ -77,7 +76,7 @@ class Catalog(TableIndex):
             found = NetChanges(changes)
             if not follow_tables(self, found):
                 self._load_tables(CatalogReader(self._store.entries))
-            if not found.stores <= {META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, VIEWS}:
+            if not found.stores <= {META, DATABASES, TABLES, CHILDREN, VIEWS}:
                 self._load_others(CatalogReader(self._store.entries))
         return found.stores
 
@@ -87,7 +86,7 @@ class Catalog(TableIndex):
 
     def _load_tables(self, reader: CatalogReader) -> None:
         index = TableIndex(self._store.lock)
-        for database in reader.databases():
+        for database in reader.all(kinds.DATABASE):
             index.remember_database(database)
         tables: dict[int, Table] = {}
         for table, used in reader.all_tables():
@@ -95,18 +94,19 @@ class Catalog(TableIndex):
             index.remember_table(table, used)
         for super_uid, found in reader.all_children().items():
             index.remember_children(tables[super_uid], found)
-        for view in reader.views():
+        for view in reader.all(kinds.VIEW):
             index.remember_view(view)
         self.become(index)
 
     def _load_others(self, reader: CatalogReader) -> None:
         store = self._store
-        self.unfinished = UnfinishedWork(store, reader.unfinished())
-        self.users.become(reader.users(), lost=reader.users_lost())
-        self.connections = ConnectionRepository(store, reader.connections(), self.users)
-        self.functions = FunctionRepository(store, reader.functions())
-        self.snodes = SnodeRepository(store, reader.snodes())
-        self.ingests = IngestRepository(store, reader.ingests(), self.unfinished)
+        self.unfinished = UnfinishedWork(store, reader.all(kinds.UNFINISHED))
+        self.users.become(reader.all(kinds.USER))
+        self.users.lost = reader.users_lost()
+        self.connections = ConnectionRepository(store, reader.all(kinds.CONNECTION), self.users)
+        self.functions = FunctionRepository(store, reader.all(kinds.FUNCTION))
+        self.snodes = SnodeRepository(store, reader.all(kinds.SNODE))
+        self.ingests = IngestRepository(store, reader.all(kinds.INGEST), self.unfinished)
         self.schema = SchemaRepository(store, self, self.users, self.unfinished)
         damaged: dict[int, str] = {}
         self.streams = StreamRepository(
@@ -138,7 +138,8 @@ class Catalog(TableIndex):
         return self.functions.named(name)
 
     def external_connection(self, name: str) -> ExternalConnection | None:
-        return self.connections.named(name)
+        record = self.connections.named(name)
+        return None if record is None else record.connection
 
     def external_table(self, connection: str, name: str) -> Table:
         if self.describe_external is None:

@@ -5,54 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from itertools import repeat
 from json.encoder import encode_basestring
 from typing import Any
 
 import google_crc32c
 
-from penstock.common.connection import ExternalConnection
-from penstock.common.passwords import PasswordHash, ScramVerifier
-from penstock.common.placement import Share
-from penstock.mnode.catalog.catalog_records import (
-    AskedStream,
-    ConnectionRecord,
-    IngestRecord,
-    PauseCause,
-    Savepoint,
-    StreamRecord,
-    StreamUses,
-    TableRead,
-    Unlike,
-    UserRecord,
-)
 from penstock.mnode.catalog.created_children import CreatedChildren
-from penstock.sql.rights import GrantObject, Right
-from penstock.sql.schema import (
-    ChildTable,
-    Column,
-    Database,
-    DatabaseOptions,
-    Table,
-    TagValue,
-    UserFunction,
-    View,
-    child_tables,
-    joined_names,
-    separate_names,
-)
+from penstock.sql.schema import ChildTable, Column, Table, TagValue, child_tables, joined_names, separate_names
 from penstock.sql.types import DataType, Kind
 
 BATCH = 250
 """Child tables in an entry: one that changes has all of it written again."""
-#: What versions before called an external table: the field of a stream's entry, and the kind of the table.
-_OLDER_EXTERNAL_TABLE, _OLDER_EXTERNAL = "outside_table", "outside"
-#: What versions before called the parts of the tables that a stream reads.
-_OLDER_READING = (("source_uid", "child_uid", "source_columns"), ("other_uid", "other_child_uid", "other_columns"))
-#: What they kept of a stream without grouping it.
-_OLDER_ASKED = ("text", "database", "time_zone", "created_ms", "defaults")
-_OLDER_USES = ("reading", "functions", "connections", "dlq", _OLDER_EXTERNAL_TABLE)
 
 
 def key(*numbers: int) -> bytes:
@@ -87,23 +51,6 @@ def unseal_all(data: Sequence[bytes]) -> list[Any]:
     return values
 
 
-def dataclass_to_json(value: Any) -> dict[str, Any]:
-    return asdict(value)
-
-
-def database_to_json(database: Database) -> dict[str, Any]:
-    return asdict(database)
-
-
-def database_from_json(value: dict[str, Any]) -> Database:
-    options = value["options"]
-    options["other"] = tuple((name, text) for name, text in options["other"])
-    # Catalogs of older versions know no shares.
-    shares = tuple(Share(**share) for share in value.get("cut_shares", ()))
-    return Database(value["name"], DatabaseOptions(**options), tuple(value["vgroup_ids"]), value["create_time_ms"],
-                    shares)
-
-
 def table_to_json(table: Table, used_names: Sequence[str]) -> dict[str, Any]:
     return {
         "uid": table.uid, "database": table.database, "name": table.name, "kind": table.kind,
@@ -120,15 +67,7 @@ def table_from_json(value: dict[str, Any]) -> tuple[Table, list[str]]:
     used = value.pop("used_names")
     value["columns"] = tuple(_column_from_json(column) for column in value["columns"])
     value["tags"] = tuple(_column_from_json(column) for column in value["tags"])
-    if value["kind"] == _OLDER_EXTERNAL:
-        value["kind"] = "external"
     return Table(**value), used
-
-
-def sealed_children(super_uid: int, children: Sequence[ChildTable]) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and sealed entries of a few child tables: [name, vgroup, time of creation, [tag values]] each."""
-    for child in children:
-        yield key(super_uid, child.uid), seal([child.name, child.vgroup_id, child.create_time_ms, child.tag_values])
 
 
 def sealed_batches(created: CreatedChildren) -> Iterator[tuple[bytes, bytes]]:
@@ -184,90 +123,6 @@ def _each(values: int | list[int]) -> Iterable[int]:
     return repeat(values) if isinstance(values, int) else values
 
 
-def child_from_json(stored_key: bytes, value: list[Any]) -> ChildTable:
-    """Returns a child table from its entry."""
-    name, vgroup_id, created, tags = value
-    super_uid, uid = int.from_bytes(stored_key[:8], "big"), int.from_bytes(stored_key[8:], "big")
-    if dict in map(type, tags):
-        tags = map(_decode_tag, tags)
-    return ChildTable(uid, name, vgroup_id, tuple(tags), created, super_uid)
-
-
-def function_to_json(function: UserFunction) -> dict[str, Any]:
-    arguments = None if function.arguments is None else [_type_to_json(kind) for kind in function.arguments]
-    return {**asdict(function), "arguments": arguments, "result": _type_to_json(function.result)}
-
-
-def function_from_json(value: dict[str, Any]) -> UserFunction:
-    if value["arguments"] is not None:
-        value["arguments"] = tuple(_type_from_json(kind) for kind in value["arguments"])
-    value["result"] = _type_from_json(value["result"])
-    return UserFunction(**value)
-
-
-def view_from_json(value: dict[str, Any]) -> View:
-    """Returns a view from its entry."""
-    value["columns"] = tuple(value["columns"])
-    return View(**value)
-
-
-def stream_from_json(value: dict[str, Any]) -> StreamRecord:
-    """Returns a stream from its entry, also from one of an older version."""
-    if "asked" not in value:
-        value = _grouped(value)
-    if "executions_uid" not in value:
-        value = {**value, "executions_uid": _executions_in(value.get("plan"))}
-    uses, pause, unlike = value["uses"], value.get("pause"), value.get("unlike")
-    return StreamRecord(**{
-        **value,
-        "asked": AskedStream(**value["asked"]),
-        "uses": StreamUses(
-            _reads(uses["reading"]),
-            tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
-            uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE],
-            tuple((database, name) for database, name in uses.get("views", ())), _reads(uses.get("queried", ()))),
-        "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
-        "pause": None if pause is None else PauseCause(**pause),
-        "unlike": None if unlike is None else Unlike(**unlike),
-        "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),
-    })
-
-
-def _reads(values: Iterable[dict[str, Any]]) -> tuple[TableRead, ...]:
-    return tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in values)
-
-
-def _executions_in(plan: str | None) -> int:
-    """Returns the table of executions that a stored plan names; 0: none. Entries of version 1.0.0 have no other."""
-    if plan is None or "CalculationPlan" not in plan:
-        return 0
-    return next((int(part["uid"]) for part in json.loads(plan)["parts"]
-                 if isinstance(part, dict) and part.get("class") == "CalculationPlan"), 0)
-
-
-def ingest_from_json(value: dict[str, Any]) -> IngestRecord:
-    """Returns an ingest from its entry."""
-    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-    return IngestRecord(**value)
-
-
-def user_from_json(value: dict[str, Any]) -> UserRecord:
-    """Returns a user from its entry, also from one of an older version."""
-    value["password"] = PasswordHash(**value["password"])
-    value["granted"] = tuple(
-        Right(right["privilege"], GrantObject(**right["on"])) for right in value.get("granted", ()))
-    scram = value.get("scram")
-    value["scram"] = None if scram is None else ScramVerifier(**scram)
-    return UserRecord(**value)
-
-
-def connection_from_json(value: dict[str, Any]) -> ConnectionRecord:
-    """Returns a connection from its entry."""
-    connection = value["connection"]
-    connection["options"] = tuple((option, text) for option, text in connection["options"])
-    return ConnectionRecord(ExternalConnection(**connection), value["created_ms"])
-
-
 def _column_to_json(column: Column) -> list[Any]:
     return [column.name, _type_to_json(column.type), column.physical, column.primary_key, column.comment]
 
@@ -297,18 +152,3 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators
 
 def _decode_tag(value: Any) -> Any:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
-
-
-def _grouped(older: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry of an older version in the form of today's."""
-    value = dict(older)
-    sides = [[value.pop(name, None) for name in names] for names in _OLDER_READING]
-    asked = {name: value.pop(name) for name in _OLDER_ASKED if name in value}
-    uses = {name: value.pop(name, None) for name in _OLDER_USES}
-    reading = [{"uid": uid, "child_uid": child, "columns": columns or ()}
-               for uid, child, columns in sides if uid is not None]
-    uses = {**uses, "reading": uses["reading"] or reading, "functions": uses["functions"] or (),
-            "connections": uses["connections"] or ()}
-    reason = value.pop("wanted_reason", "")
-    pause = value.pop("pause", None) or ({"text": reason} if reason else None)
-    return {**value, "asked": asked, "uses": uses, "pause": pause}

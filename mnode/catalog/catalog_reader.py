@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import attrgetter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog import catalog_store as store
 from penstock.mnode.catalog import child_entries
-from penstock.mnode.catalog.catalog_records import (
-    ConnectionRecord,
-    IngestRecord,
-    Snode,
-    StreamRecord,
-    Unfinished,
-    UserRecord,
-)
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.catalog_store import StoredEntries, open_entries
+from penstock.mnode.catalog.entry_kinds import DATABASE, STREAM, EntryKind, R
 from penstock.mnode.catalog.table_index import child_as_table
-from penstock.sql.schema import ChildTable, Database, Table, UserFunction, View
+from penstock.sql.schema import ChildTable, Database, Table
 
 
 class CatalogReader:
@@ -38,12 +32,7 @@ class CatalogReader:
 
     def database(self, name: str) -> Database | None:
         value = self._entries.get(store.DATABASES, name.encode())
-        return None if value is None else codec.database_from_json(value)
-
-    def databases(self) -> list[Database]:
-        """Returns the users' databases, in order of creation."""
-        found = (codec.database_from_json(value) for _, value in self._entries.items(store.DATABASES))
-        return sorted(found, key=attrgetter("vgroup_ids"))
+        return None if value is None else DATABASE.json.decode(value)
 
     def all_tables(self) -> Iterator[tuple[Table, list[str]]]:
         """Yields the super and the normal tables by age, each with the storage names that its columns ever had."""
@@ -66,10 +55,6 @@ class CatalogReader:
                 return child_as_table(parent, child)
         return None
 
-    def views(self) -> list[View]:
-        """Returns the views, in order of creation."""
-        return [codec.view_from_json(value) for _, value in self._entries.items(store.VIEWS)]
-
     def all_children(self) -> dict[int, list[ChildTable]]:
         """Returns the child tables by super table, those of one by age."""
         return child_entries.all_children(self._entries)
@@ -81,39 +66,17 @@ class CatalogReader:
     def child(self, super_uid: int, uid: int) -> ChildTable | None:
         return child_entries.stored_child(self._entries, super_uid, uid)
 
-    def streams(self) -> list[StreamRecord]:
-        """Returns the streams, in order of creation."""
-        return [codec.stream_from_json(value) for _, value in self._entries.items(store.STREAMS)]
+    def all(self, kind: EntryKind[R]) -> list[R]:
+        """Returns the records of a kind, in order of creation."""
+        return self._decoded(kind, self._entries.items(kind.store))
 
     def sound_streams(self, damaged: dict[int, str]) -> list[StreamRecord]:
-        """As `streams`; those whose entries can't be read are left out and noted by their id."""
-        return [codec.stream_from_json(value) for _, value in self._entries.sound_items(store.STREAMS, damaged)]
-
-    def ingests(self) -> list[IngestRecord]:
-        """Returns the ingests, in order of creation."""
-        return [codec.ingest_from_json(value) for _, value in self._entries.items(store.INGESTS)]
-
-    def snodes(self) -> list[Snode]:
-        return [Snode(**value) for _, value in self._entries.items(store.SNODES)]
-
-    def functions(self) -> list[UserFunction]:
-        """Returns the users' functions, in order of creation."""
-        found = (codec.function_from_json(value) for _, value in self._entries.items(store.FUNCTIONS))
-        return sorted(found, key=attrgetter("uid"))
-
-    def users(self) -> list[UserRecord]:
-        """Returns the users, in order of creation."""
-        found = (codec.user_from_json(value) for _, value in self._entries.items(store.USERS))
-        return sorted(found, key=attrgetter("created"))
+        """Returns the streams, but those whose entries can't be read, which are noted by their id."""
+        return self._decoded(STREAM, self._entries.sound_items(STREAM.store, damaged))
 
     def users_lost(self) -> bool:
         """Whether it was built again without its users."""
         return bool(self._entries.get(store.META, b"users_lost"))
 
-    def connections(self) -> list[ConnectionRecord]:
-        """Returns the connections to external servers, in order of creation."""
-        found = (codec.connection_from_json(value) for _, value in self._entries.items(store.CONNECTIONS))
-        return sorted(found, key=attrgetter("created"))
-
-    def unfinished(self) -> list[Unfinished]:
-        return [Unfinished(**value) for _, value in self._entries.items(store.UNFINISHED)]
+    def _decoded(self, kind: EntryKind[R], items: Iterable[tuple[bytes, Any]]) -> list[R]:
+        return sorted((kind.json.decode(value) for _, value in items), key=kind.order)

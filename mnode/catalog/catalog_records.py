@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from penstock.common.connection import ExternalConnection
 from penstock.common.passwords import PasswordHash, ScramVerifier
+from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.sql.rights import Right, Role
 from penstock.sql.schema import ChildTable, Database, Table
 
@@ -25,10 +26,6 @@ class Unfinished:
 
     kind: UnfinishedKind
     id: int
-
-    @property
-    def key(self) -> bytes:
-        return f"{self.kind}/{self.id}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +57,22 @@ class PauseCause:
     connection: str | None = None
 
 
+_AS_DEFINED = TimeDefaults()
+
+
 @dataclass(frozen=True, slots=True)
 class AskedStream:
     """What the owner of a stream asked for: the statement, and what it was meant in, for when it is planned again.
 
     `database` and `time_zone` are those of the session, `created_ms` is its time. `defaults`: what the options about
-    time meant that the statement left out, by the names of `TimeDefaults`.
+    time meant that the statement left out.
     """
 
     text: str
     database: str | None
     time_zone: str
     created_ms: int
-    defaults: dict[str, Any] = field(default_factory=dict)
+    defaults: TimeDefaults = _AS_DEFINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StreamUses:
     functions: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
     dlq: tuple[str, str] | None = None
-    external_table: dict[str, Any] | None = None
+    external_table: Table | None = None
     views: tuple[tuple[str, str], ...] = ()
     queried: tuple[TableRead, ...] = ()
 
@@ -121,8 +121,8 @@ class StreamRecord:
     its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. `executions_uid`: the
     table of what a trigger of its own has had computed, 0 without one. Checkpoint ids up to
     `last_checkpoint_id` were used for what isn't kept any more. `plan`: what it computes, as `mnode.stored_plan` has
-    it; None for streams of versions that didn't keep it. `unlike`: which results may differ for good from what the
-    query says. `newest_at_start`: no row that a stream without history has left out is newer; None: it leaves out none.
+    it. `unlike`: which results may differ for good from what the query says. `newest_at_start`: no row that a stream
+    without history has left out is newer; None: it leaves out none.
     """
 
     id: int
@@ -138,7 +138,7 @@ class StreamRecord:
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
     replaces: int | None = None
-    plan: str | None = None
+    plan: str = ""
     unlike: Unlike | None = None
     newest_at_start: int | None = None
     executions_uid: int = 0
@@ -211,22 +211,14 @@ class Snode:
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user; of the password only hashes are kept.
-
-    `scram`: None with those whose password was set before there were logins by SCRAM.
-    """
+    """A user; of the password only hashes are kept."""
 
     name: str
     role: Role
     password: PasswordHash
+    scram: ScramVerifier
     created_ms: int
     granted: tuple[Right, ...] = ()
-    scram: ScramVerifier | None = None
-
-    @property
-    def created(self) -> tuple[int, str]:
-        """What users are sorted by: by age, and those of the same millisecond by name."""
-        return (self.created_ms, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +227,6 @@ class ConnectionRecord:
 
     connection: ExternalConnection
     created_ms: int
-
-    @property
-    def created(self) -> tuple[int, str]:
-        """What connections are sorted by: by age, and those of the same millisecond by name."""
-        return (self.created_ms, self.connection.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 
-FORMAT_VERSION = 2  # 1 has no child batches
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 FIRST_VGROUP = 2
@@ -33,16 +32,13 @@ _CHECK_DISK = "check free space and the disk"
 META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS, UNFINISHED = (
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
     b"ingests", b"unfinished")
-CHILD_BATCHES = b"child_batches"
 VIEWS = b"views"
-_STORES = (META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, VIEWS, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS,
-           INGESTS, UNFINISHED)
+_STORES = (META, DATABASES, TABLES, CHILDREN, VIEWS, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS,
+           UNFINISHED)
 ALL_STORES = frozenset(_STORES)
 
 
 _LOGGED = b"logged"
-_OWN = {(META, _LOGGED), (META, b"format")}
-"""What a catalog has for itself: no log tells it to others."""
 _ENTRIES_PER_RECORD = 1000
 _ENTRIES_AT_ONCE = 500
 
@@ -192,10 +188,6 @@ class Transaction:
         for key in found:
             self._set(store, key, None)
 
-    def has(self, store: bytes, key: bytes) -> bool:
-        """Whether there is an entry, as this transaction has left it."""
-        return self._transaction.get(key, db=self._stores[store]) is not None
-
     def at_or_before(self, store: bytes, key: bytes) -> tuple[bytes, Any] | None:
         """Returns the entry with the greatest key up to `key`, if there is one. Raises CorruptionError."""
         found = _at_or_before(self._transaction, self._stores[store], key)
@@ -268,8 +260,8 @@ def set_entry(transaction: lmdb.Transaction, store: Any, key: bytes, data: bytes
 class CatalogStore:
     """The catalog's files, open for the engine. Safe for many threads.
 
-    `StorageError` if LMDB is full or the disk is; `CorruptionError` if stored values fail their checksum or are of a
-    newer format. With a log, a transaction is in it first; what is in it counts, and is done again by the next start.
+    `StorageError` if LMDB is full or the disk is; `CorruptionError` if stored values fail their checksum. With a
+    log, a transaction is in it first; what is in it counts, and is done again by the next start.
     """
 
     def __init__(self, path: Path, map_bytes: int = MAP_BYTES, log: CatalogLog | None = None) -> None:
@@ -290,7 +282,6 @@ class CatalogStore:
             raise CorruptionError(f"the catalog {path} cannot be opened: {error}") from error
         self.entries = StoredEntries(self._env, self._stores, path)
         try:
-            self._require_format()
             if log is not None:
                 self._join(log)
             self.counters = self._read_counters()
@@ -381,7 +372,7 @@ class CatalogStore:
 
     def _join(self, log: CatalogLog) -> None:
         """Brings catalog and log together: the log may be ahead of it after a crash, or new."""
-        own = [entry for entry in self.entries.all() if (entry.store, entry.key) not in _OWN]
+        own = [entry for entry in self.entries.all() if (entry.store, entry.key) != (META, _LOGGED)]
         if own and self.entries.get(META, _LOGGED) is None:
             # There was no log when it was changed last, or the log got only a part of it: all of it is told anew.
             log.begin_anew()
@@ -414,16 +405,6 @@ class CatalogStore:
                     set_entry(transaction, self._stores[change.store], change.key, change.after)
                 set_entry(transaction, self._stores[META], _LOGGED, codec.seal(version))
             self.counters = self._read_counters()
-
-    def _require_format(self) -> None:
-        version = self.entries.get(META, b"format")
-        if version is None or version < FORMAT_VERSION:
-            with self._env.begin(write=True) as transaction:
-                transaction.put(b"format", codec.seal(FORMAT_VERSION), db=self._stores[META])
-        elif version > FORMAT_VERSION:
-            raise CorruptionError(
-                f"the catalog {self._path} has format {version}; this version of Penstock knows formats up to "
-                f"{FORMAT_VERSION}", hint="use the newer version that wrote it")
 
 
 def open_entries(path: Path) -> StoredEntries:

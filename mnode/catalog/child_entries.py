@@ -1,4 +1,4 @@
-"""Where child tables lie in the catalog: few that come at once in an entry each, many in entries of some hundreds.
+"""Where child tables lie in the catalog: those that come at once share entries of some hundreds.
 
 Each child table is in one entry. One that changes stays in its entry, which is written anew; so does who shares it.
 """
@@ -10,20 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from penstock.mnode.catalog import catalog_codec as codec
-from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, StoredEntries, Transaction
+from penstock.mnode.catalog.catalog_store import CHILDREN, StoredEntries, Transaction
 from penstock.mnode.catalog.created_children import CreatedChildren
 from penstock.sql.schema import ChildTable
 
-_FEW = 16
 _UID = itemgetter(0)  # of a child table: attributes take twice as long
 
 
 def add_children(write: Transaction, created: CreatedChildren) -> None:
     """Stores new child tables."""
-    if len(created.names) < _FEW:
-        write.put_sealed(CHILDREN, codec.sealed_children(created.super_uid, created.tables))
-    else:
-        write.put_sealed(CHILD_BATCHES, codec.sealed_batches(created))
+    write.put_sealed(CHILDREN, codec.sealed_batches(created))
 
 
 def put_children(write: Transaction, super_uid: int, children: Sequence[ChildTable]) -> None:
@@ -31,7 +27,7 @@ def put_children(write: Transaction, super_uid: int, children: Sequence[ChildTab
     for start in range(0, len(children), codec.BATCH):
         some = children[start:start + codec.BATCH]
         key = codec.key(super_uid, some[0].uid)
-        write.put_sealed(CHILD_BATCHES, [(key, codec.sealed_batch(key, some))])
+        write.put_sealed(CHILDREN, [(key, codec.sealed_batch(key, some))])
 
 
 def change_children(write: Transaction, super_uid: int, changed: Iterable[ChildTable]) -> None:
@@ -46,8 +42,7 @@ def remove_children(write: Transaction, super_uid: int, uids: Iterable[int]) -> 
 
 def remove_all_children(write: Transaction, super_uid: int) -> None:
     """Removes all child tables of a super table."""
-    for store in (CHILDREN, CHILD_BATCHES):
-        write.delete_all(store, codec.key(super_uid))
+    write.delete_all(CHILDREN, codec.key(super_uid))
 
 
 def all_children(entries: StoredEntries, prefix: bytes = b"") -> dict[int, list[ChildTable]]:
@@ -57,9 +52,6 @@ def all_children(entries: StoredEntries, prefix: bytes = b"") -> dict[int, list[
     """
     found: defaultdict[int, list[ChildTable]] = defaultdict(list)
     for key, value in entries.items(CHILDREN, prefix):
-        child = codec.child_from_json(key, value)
-        found[child.super_uid].append(child)
-    for key, value in entries.items(CHILD_BATCHES, prefix):
         members = codec.children_of_batch(key, value)
         found[members[0].super_uid] += members
     for children in found.values():
@@ -69,31 +61,20 @@ def all_children(entries: StoredEntries, prefix: bytes = b"") -> dict[int, list[
 
 def stored_child(entries: StoredEntries, super_uid: int, uid: int) -> ChildTable | None:
     """Returns a child table, or None. Raises CorruptionError."""
-    key = codec.key(super_uid, uid)
-    value = entries.get(CHILDREN, key)
-    if value is not None:
-        return codec.child_from_json(key, value)
-    batch = entries.at_or_before(CHILD_BATCHES, key)
+    batch = entries.at_or_before(CHILDREN, codec.key(super_uid, uid))
     members = [] if batch is None else codec.children_of_batch(*batch)
     return next((child for child in members if (child.super_uid, child.uid) == (super_uid, uid)), None)
 
 
 def _change(write: Transaction, super_uid: int, wanted: Mapping[int, ChildTable | None]) -> None:
-    """Gives entries the child tables wanted of these uids; None: it goes. Each entry of many is written once."""
+    """Gives entries the child tables wanted of these uids; None: it goes. Each entry is written once."""
     batch: dict[int, ChildTable] = {}
     key = b""
     for uid in sorted(wanted):
-        single = codec.key(super_uid, uid)
-        if write.has(CHILDREN, single):
-            child = wanted[uid]
-            if child is None:
-                write.delete(CHILDREN, single)
-            else:
-                write.put_sealed(CHILDREN, codec.sealed_children(super_uid, [child]))
-        elif uid not in batch:
+        if uid not in batch:
             _rewrite(write, key, batch, wanted)
             batch = {}
-            found = write.at_or_before(CHILD_BATCHES, single)
+            found = write.at_or_before(CHILDREN, codec.key(super_uid, uid))
             if found is not None:
                 key, members = found[0], codec.children_of_batch(*found)
                 batch = {child.uid: child for child in members if child.super_uid == super_uid}
@@ -104,6 +85,6 @@ def _rewrite(write: Transaction, key: bytes, batch: Mapping[int, ChildTable], wa
              ) -> None:
     left = [child for uid, old in batch.items() if (child := wanted.get(uid, old)) is not None]
     if left:
-        write.put_sealed(CHILD_BATCHES, [(key, codec.sealed_batch(key, left))])
+        write.put_sealed(CHILDREN, [(key, codec.sealed_batch(key, left))])
     elif batch:
-        write.delete(CHILD_BATCHES, key)
+        write.delete(CHILDREN, key)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_log import EntryChange
-from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, DATABASES, TABLES, VIEWS
+from penstock.mnode.catalog.catalog_store import CHILDREN, TABLES
+from penstock.mnode.catalog.entry_kinds import DATABASE, VIEW
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.sql.schema import ChildTable, Database, Table
 
@@ -38,11 +39,11 @@ def follow_tables(index: TableIndex, changes: NetChanges) -> bool:
               for key, data in changes.of(TABLES)}
     if any(_replaces(index.table_by_uid(uid), None if found is None else found[0]) for uid, found in tables.items()):
         return False
-    databases = {key.decode(): None if data is None else codec.database_from_json(codec.unseal(data))
-                 for key, data in changes.of(DATABASES)}
+    databases = {key.decode(): None if data is None else DATABASE.json.decode(codec.unseal(data))
+                 for key, data in changes.of(DATABASE.store)}
     children = _children(changes)
-    views = {int.from_bytes(key, "big"): None if data is None else codec.view_from_json(codec.unseal(data))
-             for key, data in changes.of(VIEWS)}
+    views = {int.from_bytes(key, "big"): None if data is None else VIEW.json.decode(codec.unseal(data))
+             for key, data in changes.of(VIEW.store)}
     _forget(index, databases, [uid for uid, found in tables.items() if found is None], children)
     for known in index.views():
         if known.uid in views:
@@ -74,12 +75,8 @@ def _children(changes: NetChanges) -> dict[int, dict[int, ChildTable | None]]:
     """Returns by super table and uid what its child tables are now."""
     found: dict[int, dict[int, ChildTable | None]] = {}
     for key, data in changes.of(CHILDREN):
-        super_uid, uid = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
-        child = None if data is None else codec.child_from_json(key, codec.unseal(data))
-        found.setdefault(super_uid, {})[uid] = child
-    for key, data in changes.of(CHILD_BATCHES):
         those = found.setdefault(int.from_bytes(key[:8], "big"), {})
-        those.update(dict.fromkeys(_members(key, changes.before[CHILD_BATCHES, key])))
+        those.update(dict.fromkeys(_members(key, changes.before[CHILDREN, key])))
         those.update(_members(key, data))
     return found
 

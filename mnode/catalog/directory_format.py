@@ -7,19 +7,17 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 
-# 1 has no packed rows in logs, 2 none of ingests, 3 has a list per child table in META records, 4 has no deleted points
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 def ensure_format(fs: Fs, paths: DataPaths) -> None:
-    """Writes the version into a directory that has none, or an older one, after `check_format`."""
-    version = f"{FORMAT_VERSION}\n".encode()
-    if not paths.format.exists() or fs.read(paths.format) != version:
-        fs.write_atomic(paths.format, version)
+    """Writes the version into a directory that has none, after `check_format`."""
+    if not paths.format.exists():
+        fs.write_atomic(paths.format, f"{FORMAT_VERSION}\n".encode())
 
 
 def check_format(fs: Fs, paths: DataPaths, catalog: Catalog | None = None) -> None:
-    """Raises CorruptionError unless the directory's format is known; the text says which versions are.
+    """Raises CorruptionError unless the directory has this version's format; the text says which it has.
 
     A directory without data may have none: neither vnodes, nor anything in the `catalog`.
     """
@@ -34,7 +32,7 @@ def check_format(fs: Fs, paths: DataPaths, catalog: Catalog | None = None) -> No
     if not text.isdigit():
         raise CorruptionError(f"{paths.format} holds {text[:20]!r} instead of a format version",
                               hint=f"write {FORMAT_VERSION} into it if nothing else is damaged: penstock fsck tells")
-    if int(text) > FORMAT_VERSION:
+    if int(text) != FORMAT_VERSION:
         raise CorruptionError(
-            f"the data directory {paths.root} has format {text}; this version of Penstock knows formats up "
-            f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
+            f"the data directory {paths.root} has format {text}; this version of Penstock knows {FORMAT_VERSION}",
+            hint="use the version that wrote it")

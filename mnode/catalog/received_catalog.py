@@ -13,6 +13,7 @@ from penstock.common.logging import logger
 from penstock.common.paths import DataPaths, numbered
 from penstock.mnode.catalog.catalog_copy_source import CATALOG_FOLDERS
 from penstock.mnode.catalog.catalog_reader import CatalogReader
+from penstock.mnode.catalog.entry_kinds import DATABASE, INGEST, STREAM
 
 _log = logger(__name__)
 
@@ -71,7 +72,7 @@ def _owners(paths: DataPaths, catalog: Path) -> dict[Path, tuple[str, int]]:
     """Returns which database, stream or ingest a catalog has a folder for, and when it was created."""
     with closing(CatalogReader.of_other_process(catalog)) as reader:
         vnodes = {paths.vnode(vgroup_id): (database.name, database.create_time_ms)
-                  for database in reader.databases() for vgroup_id in database.vgroup_ids}
-        streams = {paths.stream(one.id): (one.name, one.asked.created_ms) for one in reader.streams()}
-        ingests = {paths.stream(one.id): (one.name, one.created_ms) for one in reader.ingests()}
+                  for database in reader.all(DATABASE) for vgroup_id in database.vgroup_ids}
+        streams = {paths.stream(one.id): (one.name, one.asked.created_ms) for one in reader.all(STREAM)}
+        ingests = {paths.stream(one.id): (one.name, one.created_ms) for one in reader.all(INGEST)}
         return {**vnodes, **streams, **ingests}

@@ -14,8 +14,9 @@ from penstock.common.placement import Cut, owners, places
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog import child_entries
 from penstock.mnode.catalog.catalog_records import Regrouping, Unfinished
-from penstock.mnode.catalog.catalog_store import DATABASES, TABLES, VIEWS, CatalogStore, Transaction
+from penstock.mnode.catalog.catalog_store import TABLES, CatalogStore, Transaction
 from penstock.mnode.catalog.created_children import CreatedChildren
+from penstock.mnode.catalog.entry_kinds import DATABASE, VIEW
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import UserRepository
@@ -74,11 +75,11 @@ class SchemaRepository:
         """Removes a database with all of its tables and views."""
         with self._store.transaction() as write:
             database = self._require_database(name)
-            write.delete(DATABASES, name.encode())
+            write.delete(DATABASE.store, DATABASE.key(database))
             for table in self._index.all_tables(name):
                 self._delete_entries(write, table)
             for view in self._index.views(name):
-                write.delete(VIEWS, codec.key(view.uid))
+                write.delete(VIEW.store, VIEW.key(view))
             self._users.take_grants(write, lambda on: on.kind == "table" and on.database == name)
             self._unfinished.forget(write, [Unfinished("make_vnode", one) for one in database.vgroup_ids])
             self._unfinished.note(write, [Unfinished("remove_vnode", one) for one in database.vgroup_ids])
@@ -224,16 +225,16 @@ class SchemaRepository:
             if stale is None:
                 self._require_free(view.database, view.name)
             else:
-                write.delete(VIEWS, codec.key(stale.uid))
+                write.delete(VIEW.store, VIEW.key(stale))
             stored = replace(view, uid=write.take_ids())
-            write.put(VIEWS, codec.key(stored.uid), codec.dataclass_to_json(stored))
+            write.put(VIEW.store, VIEW.key(stored), VIEW.json.encode(stored))
             write.afterwards(lambda: self._index.remember_view(stored))
         return stored
 
     def drop_view(self, view: View) -> None:
         """Removes a view and the grants on it."""
         with self._store.transaction() as write:
-            write.delete(VIEWS, codec.key(view.uid))
+            write.delete(VIEW.store, VIEW.key(view))
             self._users.take_grants(write, GrantObject("table", view.name, view.database).__eq__)
             write.afterwards(lambda: self._index.forget_view(view))
 
@@ -241,7 +242,7 @@ class SchemaRepository:
 
     def put_database(self, write: Transaction, database: Database) -> None:
         """Stores a new or changed database."""
-        write.put(DATABASES, database.name.encode(), codec.database_to_json(database))
+        _store_database(write, database)
         write.afterwards(lambda: self._index.remember_database(database))
 
     def move_tables(self, write: Transaction, moving: Mapping[int, Mapping[int, Sequence[int]]]) -> None:
@@ -298,7 +299,7 @@ class SchemaRepository:
               children: Mapping[int, Sequence[ChildTable]]) -> None:
         """Stores what `Rebuilt` says in the place of what is known; memory doesn't follow."""
         for database in databases:
-            write.put(DATABASES, database.name.encode(), codec.database_to_json(database))
+            _store_database(write, database)
             for table in self._index.all_tables(database.name):
                 self._delete_entries(write, table)
         for table, used in tables:
@@ -348,6 +349,10 @@ class SchemaRepository:
     def _taken(self, database: str, name: str) -> AlreadyExistsError:
         kind = "table" if self._index.view(database, name) is None else "view"
         return AlreadyExistsError(f"{kind} {database}.{name} already exists", code=_TABLE_EXISTS)
+
+
+def _store_database(write: Transaction, database: Database) -> None:
+    write.put(DATABASE.store, DATABASE.key(database), DATABASE.json.encode(database))
 
 
 def stable_vgroup(database: Database, table: str) -> int:

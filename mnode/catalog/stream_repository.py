@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
-from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_codec import key
 from penstock.mnode.catalog.catalog_records import (
     IngestRecord,
     PauseCause,
@@ -19,7 +19,8 @@ from penstock.mnode.catalog.catalog_records import (
     Unlike,
     WantedState,
 )
-from penstock.mnode.catalog.catalog_store import INGESTS, SNODES, STREAMS, CatalogStore, Transaction
+from penstock.mnode.catalog.catalog_store import CatalogStore, Transaction
+from penstock.mnode.catalog.entry_kinds import INGEST, SNODE, STREAM, EntryKind, Repository
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
@@ -30,9 +31,51 @@ _STREAM_EXISTS = 0x03F0
 _STREAM_MISSING = 0x03F1
 _ATTEMPTS_SKIPPED = 1000  # more than a copy can be behind: what an attempt has fenced must not come again
 
+S = TypeVar("S", bound=StreamRecord | IngestRecord)
 
-class StreamRepository:
-    """All streams, in memory and durable. What a drop leaves of states and rows, the caller removes."""
+
+class _RunningRepository(Repository[S]):
+    """Streams, or ingests. What a drop leaves of states and rows, the caller removes."""
+
+    def __init__(self, store: CatalogStore, kind: EntryKind[S], known: Iterable[S], unfinished: UnfinishedWork) -> None:
+        super().__init__(store, kind, known)
+        self._unfinished = unfinished
+
+    def named(self, name: str) -> S | None:
+        return next((one for one in self.all() if one.name == name), None)
+
+    def by_id(self, number: int) -> S | None:
+        return self._records.get(key(number))
+
+    def next_attempt(self, number: int) -> S:
+        """Counts a new attempt, durably, before it is started."""
+        with self._store.lock:
+            return self._update(number, attempt=self._require(number).attempt + 1)
+
+    def skip_attempts(self, write: Transaction) -> None:
+        """Goes on far behind the attempts that may have been given after a copy of the catalog was made."""
+        for one in self.all():
+            self._put(write, replace(one, attempt=one.attempt + _ATTEMPTS_SKIPPED))
+
+    def _update(self, number: int, **changes: Any) -> S:
+        with self._store.transaction() as write:
+            changed = replace(self._require(number), **changes)
+            self._put(write, changed)
+        return changed
+
+    def _remove(self, write: Transaction, record: S) -> None:
+        self._delete(write, record)
+        self._unfinished.note(write, [Unfinished("remove_stream", record.id)])
+
+    def _require(self, number: int) -> S:
+        record = self.by_id(number)
+        if record is None:
+            raise NotFoundError("it no longer exists", code=_STREAM_MISSING)
+        return record
+
+
+class StreamRepository(_RunningRepository[StreamRecord]):
+    """All streams."""
 
     def __init__(
         self,
@@ -43,30 +86,16 @@ class StreamRepository:
         schema: SchemaRepository,
         unfinished: UnfinishedWork,
     ) -> None:
-        self._store = store
-        self._streams = {stream.id: stream for stream in known}
-        self._makers = {uid: stream.id for stream in self._streams.values() for uid in stream.made_uids}
         #: streams whose entry cannot be read, by id: they are set aside, and everything else works
         self.damaged = damaged
         self._index = index
         self._schema = schema
-        self._unfinished = unfinished
-
-    def all(self) -> tuple[StreamRecord, ...]:
-        """Returns the streams, in order of creation."""
-        with self._store.lock:
-            return tuple(self._streams.values())
-
-    def named(self, name: str) -> StreamRecord | None:
-        return next((stream for stream in self.all() if stream.name == name), None)
-
-    def by_id(self, stream_id: int) -> StreamRecord | None:
-        return self._streams.get(stream_id)
+        self._makers: dict[int, StreamRecord] = {}
+        super().__init__(store, STREAM, known, unfinished)
 
     def maker_of(self, table: Table) -> StreamRecord | None:
         """Returns the stream that has made a table for what it writes, or the super table of a child table."""
-        stream_id = self._makers.get(table.storage_uid)
-        return None if stream_id is None else self._streams.get(stream_id)
+        return self._makers.get(table.storage_uid)
 
     def create(self, record: StreamRecord) -> StreamRecord:
         """Stores a stream, and gives the result table that was made for it its name; its `id` is assigned here."""
@@ -77,11 +106,6 @@ class StreamRepository:
             stored = replace(record, id=write.take_ids())
             self._put(write, stored)
         return stored
-
-    def next_attempt(self, stream_id: int) -> StreamRecord:
-        """Counts a new attempt of a stream, durably, before it is started."""
-        with self._store.lock:
-            return self._update(stream_id, attempt=self._require(stream_id).attempt + 1)
 
     def set_wanted(self, stream_id: int, wanted: WantedState, pause: PauseCause | None = None) -> StreamRecord:
         return self._update(stream_id, wanted=wanted, pause=pause)
@@ -110,7 +134,7 @@ class StreamRepository:
             table = None if table_uid is None else self._index.table_by_uid(table_uid)
             if table is not None:
                 self._schema.delete_table(write, table)
-            self._delete(write, record)
+            self._remove(write, record)
         return record
 
     def replace(self, stream_id: int) -> tuple[StreamRecord, Table]:
@@ -127,7 +151,7 @@ class StreamRepository:
             if new.replaces is None or fresh is None or stale is None or fresh.replaces != stale.uid:
                 raise InternalError(f"stream {new.name} is no replacement of another")
             self._schema.swap_tables(write, fresh, stale)
-            self._delete(write, old)
+            self._remove(write, old)
             self._put(write, replace(new, name=old.name, replaces=None))
         return old, stale
 
@@ -138,7 +162,7 @@ class StreamRepository:
         database = wanted.database
         ids = database.vgroup_ids
         parents = {vgroup_id: ids[parent] for vgroup_id, parent in zip(ids, wanted.parents, strict=True)}
-        for stream in self._streams.values():
+        for stream in self.all():
             source = self._index.table_by_uid(stream.source_uid)
             if stream.id in begins:
                 self._put(write, replace(stream, start_cut=begins[stream.id]))
@@ -147,63 +171,19 @@ class StreamRepository:
                 self._put(write, replace(stream, start_cut=tuple(
                     (vgroup_id, starts[parents[vgroup_id]]) for vgroup_id in ids)))
 
-    def skip_attempts(self, write: Transaction) -> None:
-        """Goes on far behind the attempts that may have been given after a copy of the catalog was made."""
-        for stream in self._streams.values():
-            self._put(write, replace(stream, attempt=stream.attempt + _ATTEMPTS_SKIPPED))
-
-    def _update(self, stream_id: int, **changes: Any) -> StreamRecord:
-        with self._store.transaction() as write:
-            changed = replace(self._require(stream_id), **changes)
-            self._put(write, changed)
-        return changed
-
-    def _put(self, write: Transaction, record: StreamRecord) -> None:
-        write.put(STREAMS, codec.key(record.id), codec.dataclass_to_json(record))
-        write.afterwards(lambda: self._remember(record))
-
-    def _remember(self, record: StreamRecord) -> None:
-        is_new = record.id not in self._streams
-        self._streams[record.id] = record
-        if is_new:
-            self._makers.update(dict.fromkeys(record.made_uids, record.id))
+    def _sort(self) -> None:
+        super()._sort()
+        makers = {uid: stream for stream in self.all() for uid in stream.made_uids}
+        if makers.keys() != self._makers.keys():
             self._index.note_change()
-
-    def _delete(self, write: Transaction, record: StreamRecord) -> None:
-        write.delete(STREAMS, codec.key(record.id))
-        self._unfinished.note(write, [Unfinished("remove_stream", record.id)])
-        write.afterwards(lambda: self._forget(record.id))
-
-    def _forget(self, stream_id: int) -> None:
-        for uid in self._streams.pop(stream_id).made_uids:
-            self._makers.pop(uid, None)
-        self._index.note_change()
-
-    def _require(self, stream_id: int) -> StreamRecord:
-        record = self._streams.get(stream_id)
-        if record is None:
-            raise NotFoundError("the stream no longer exists", code=_STREAM_MISSING)
-        return record
+        self._makers = makers
 
 
-class IngestRepository:
-    """All ingests, in memory and durable. What a drop leaves of states, the caller removes."""
+class IngestRepository(_RunningRepository[IngestRecord]):
+    """All ingests."""
 
     def __init__(self, store: CatalogStore, known: Iterable[IngestRecord], unfinished: UnfinishedWork) -> None:
-        self._store = store
-        self._ingests = {ingest.id: ingest for ingest in known}
-        self._unfinished = unfinished
-
-    def all(self) -> tuple[IngestRecord, ...]:
-        """Returns the ingests, in order of creation."""
-        with self._store.lock:
-            return tuple(self._ingests[ingest_id] for ingest_id in sorted(self._ingests))
-
-    def named(self, name: str) -> IngestRecord | None:
-        return next((ingest for ingest in self.all() if ingest.name == name), None)
-
-    def by_id(self, ingest_id: int) -> IngestRecord | None:
-        return self._ingests.get(ingest_id)
+        super().__init__(store, INGEST, known, unfinished)
 
     def create(self, record: IngestRecord) -> IngestRecord:
         """Stores an ingest; its `id` is assigned here."""
@@ -214,11 +194,6 @@ class IngestRepository:
             self._put(write, stored)
         return stored
 
-    def next_attempt(self, ingest_id: int) -> IngestRecord:
-        """Counts a new attempt of an ingest, durably, before it is started."""
-        with self._store.lock:
-            return self._update(ingest_id, attempt=self._require(ingest_id).attempt + 1)
-
     def set_wanted(self, ingest_id: int, wanted: WantedState, reason: str = "") -> IngestRecord:
         return self._update(ingest_id, wanted=wanted, wanted_reason=reason)
 
@@ -228,63 +203,29 @@ class IngestRepository:
 
     def drop(self, ingest_id: int) -> None:
         with self._store.transaction() as write:
-            self._require(ingest_id)
-            write.delete(INGESTS, codec.key(ingest_id))
-            self._unfinished.note(write, [Unfinished("remove_stream", ingest_id)])
-            write.afterwards(lambda: self._forget(ingest_id))
-
-    def skip_attempts(self, write: Transaction) -> None:
-        """Goes on far behind the attempts that may have been given after a copy of the catalog was made."""
-        for ingest in self._ingests.values():
-            self._put(write, replace(ingest, attempt=ingest.attempt + _ATTEMPTS_SKIPPED))
-
-    def _update(self, ingest_id: int, **changes: Any) -> IngestRecord:
-        with self._store.transaction() as write:
-            changed = replace(self._require(ingest_id), **changes)
-            self._put(write, changed)
-        return changed
-
-    def _put(self, write: Transaction, record: IngestRecord) -> None:
-        write.put(INGESTS, codec.key(record.id), codec.dataclass_to_json(record))
-        write.afterwards(lambda: self._ingests.update({record.id: record}))
-
-    def _forget(self, ingest_id: int) -> None:
-        del self._ingests[ingest_id]
-
-    def _require(self, ingest_id: int) -> IngestRecord:
-        ingest = self._ingests.get(ingest_id)
-        if ingest is None:
-            raise NotFoundError(f"there is no ingest {ingest_id:x}")
-        return ingest
+            self._remove(write, self._require(ingest_id))
 
 
-class SnodeRepository:
-    """All snodes, in memory and durable."""
+class SnodeRepository(Repository[Snode]):
+    """All snodes."""
 
     def __init__(self, store: CatalogStore, known: Iterable[Snode]) -> None:
-        self._store = store
-        self._snodes = {snode.dnode_id: snode for snode in known}
-
-    def all(self) -> tuple[Snode, ...]:
-        with self._store.lock:
-            return tuple(self._snodes.values())
+        super().__init__(store, SNODE, known)
 
     def create(self, dnode_id: int, now_ms: int) -> Snode:
         with self._store.transaction() as write:
-            if dnode_id in self._snodes:
+            if self._on(dnode_id) is not None:
                 raise AlreadyExistsError(f"dnode {dnode_id} has an snode already")
             snode = Snode(write.take_ids(), dnode_id, now_ms)
-            write.put(SNODES, codec.key(snode.id), codec.dataclass_to_json(snode))
-            write.afterwards(lambda: self._snodes.update({dnode_id: snode}))
+            self._put(write, snode)
         return snode
 
     def drop(self, dnode_id: int) -> None:
         with self._store.transaction() as write:
-            found = self._snodes.get(dnode_id)
+            found = self._on(dnode_id)
             if found is None:
                 raise NotFoundError(f"dnode {dnode_id} has no snode")
-            write.delete(SNODES, codec.key(found.id))
-            write.afterwards(lambda: self._forget(dnode_id))
+            self._delete(write, found)
 
-    def _forget(self, dnode_id: int) -> None:
-        del self._snodes[dnode_id]
+    def _on(self, dnode_id: int) -> Snode | None:
+        return next((snode for snode in self.all() if snode.dnode_id == dnode_id), None)

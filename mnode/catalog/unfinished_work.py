@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import Unfinished, UnfinishedKind
-from penstock.mnode.catalog.catalog_store import UNFINISHED, CatalogStore, Transaction
+from penstock.mnode.catalog.catalog_store import CatalogStore, Transaction
+from penstock.mnode.catalog.entry_kinds import UNFINISHED, Repository
 
 
-class UnfinishedWork:
+class UnfinishedWork(Repository[Unfinished]):
     """What a crash may have kept from being finished, and the next start finishes."""
 
     def __init__(self, store: CatalogStore, known: Iterable[Unfinished]) -> None:
-        self._store = store
-        self._known = set(known)
+        super().__init__(store, UNFINISHED, known)
 
     def of_kind(self, kind: UnfinishedKind) -> tuple[Unfinished, ...]:
-        with self._store.lock:
-            return tuple(sorted(one for one in self._known if one.kind == kind))
+        return tuple(one for one in self.all() if one.kind == kind)
 
     def begin_vnodes(self, vgroup_ids: Sequence[int]) -> None:
         """Notes that vnodes are being made which are to be removed again unless `Catalog.regroup` takes them."""
@@ -29,25 +27,21 @@ class UnfinishedWork:
     def finish(self, done: Iterable[Unfinished]) -> None:
         """Forgets what has been done."""
         with self._store.lock:
-            known = self._known.intersection(done)
+            known = {*self.all()}.intersection(done)
             if known:
                 with self._store.transaction() as write:
                     self.forget(write, known)
 
     def note(self, write: Transaction, work: Iterable[Unfinished]) -> None:
         """Notes something that is to be done, as part of a transaction."""
-        noted = set(work)
-        for one in noted:
-            write.put(UNFINISHED, one.key, codec.dataclass_to_json(one))
-        write.afterwards(lambda: self._known.update(noted))
+        for one in {*work}:
+            self._put(write, one)
 
     def forget(self, write: Transaction, work: Iterable[Unfinished]) -> None:
         """Does what `finish` does, as part of a transaction."""
-        gone = set(work)
-        for one in gone:
-            write.delete(UNFINISHED, one.key)
-        write.afterwards(lambda: self._known.difference_update(gone))
+        for one in {*work}:
+            self._delete(write, one)
 
     def forget_vnodes(self, write: Transaction) -> None:
         """Forgets all that is to be done about vnodes, as part of a transaction."""
-        self.forget(write, [one for one in self._known if one.kind.endswith("_vnode")])
+        self.forget(write, [one for one in self.all() if one.kind.endswith("_vnode")])

@@ -15,9 +15,8 @@ from penstock.common.paths import DataPaths
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.entry_kinds import DATABASE
 from penstock.sql.schema import Database, Table
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +48,15 @@ def describe(catalog: Catalog, database: Database, vgroup_id: int) -> Descriptio
 def write_description(fs: Fs, paths: DataPaths, vgroup_id: int, description: Description) -> None:
     """Replaces what a vnode knows. Raises StorageError."""
     body = json.dumps({
-        "format": _FORMAT, "generation": description.generation,
-        "database": codec.database_to_json(description.database),
+        "generation": description.generation,
+        "database": DATABASE.json.encode(description.database),
         "tables": [codec.table_to_json(table, used) for table, used in description.tables],
     }, separators=(",", ":"), ensure_ascii=True).encode()
     fs.write_atomic(paths.description(vgroup_id), seal(body))
 
 
 def read_description(fs: Fs, paths: DataPaths, vgroup_id: int) -> Description | None:
-    """Returns what a vnode knows, or None if it is of a version that noted nothing. Raises CorruptionError."""
+    """Returns what a vnode knows, or None if nothing was noted yet. Raises CorruptionError."""
     path = paths.description(vgroup_id)
     try:
         data = fs.read(path)
@@ -66,10 +65,7 @@ def read_description(fs: Fs, paths: DataPaths, vgroup_id: int) -> Description | 
     body = unseal(data, str(path), "penstock fsck --repair has it written again")
     try:
         fields = json.loads(body)
-        if fields["format"] > _FORMAT:
-            raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows formats up to "
-                                  f"{_FORMAT}", hint="use the newer version that wrote it")
         tables = tuple((table, tuple(used)) for table, used in map(codec.table_from_json, fields["tables"]))
-        return Description(fields["generation"], codec.database_from_json(fields["database"]), tables)
+        return Description(fields["generation"], DATABASE.json.decode(fields["database"]), tables)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{path} is damaged: {error}") from error

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
-import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import google_crc32c
 
 from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
@@ -29,23 +25,24 @@ from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.common.private import make_private, open_private
-from penstock.common.sealed import seal, unseal
 from penstock.mnode.checkpoints.backup_store import BackupStore
+from penstock.mnode.checkpoints.checkpoint_manifest import (
+    PIECE_BYTES,
+    SHELVES,
+    CopyManifest,
+    StateFile,
+    copy_order,
+    pieces_of,
+)
 from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.checkpoints.staged_streams import StagedStreams
-from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.state.state_copy import CopyOrder, copy_states
+from penstock.tasks.state.state_copy import copy_states
 
-FORMAT_VERSION = 2
-"""2 cuts states into pieces; copies of format 1, with one file per task, are read."""
 COPIES_KEPT = 2
-PIECE_BYTES = 1024 * 1024
-_SHELVES = 2
 _MANIFEST = "MANIFEST"
 _MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 _SIGNED = b"hmac-sha256:"
 _KEY_CHARACTERS_MIN = 16
-_PIECE = re.compile(r"[0-9a-f]{64}")
 
 _log = logger(__name__)
 
@@ -57,16 +54,6 @@ class BackupInfo:
     checkpoint_id: int | None = None
     at_ms: int | None = None
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """The state of a task: its pieces by checksum (SHA-256), or, in format 1, the CRC32C of the whole."""
-
-    task: str
-    size: int
-    pieces: tuple[str, ...] = ()
-    checksum: int | None = None
 
 
 def backup_key(reference: str, environ: Mapping[str, str], read_text: Callable[[str], str]) -> bytes | None:
@@ -82,69 +69,6 @@ def backup_key(reference: str, environ: Mapping[str, str], read_text: Callable[[
     if problem is not None:
         raise ConfigError(f"checkpointBackupKey: {problem}", hint="openssl rand -hex 32 makes a good key")
     return secret.encode()
-
-
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    record: CommitRecord
-    shelf: int
-    files: tuple[_File, ...]
-
-    @property
-    def pieces(self) -> frozenset[str]:
-        return frozenset(piece for file in self.files for piece in file.pieces)
-
-    def encode(self, key: bytes | None) -> bytes:
-        """Returns the manifest as text, behind an HMAC of it if there is a key."""
-        text = seal(json.dumps({
-            "format": FORMAT_VERSION, "record": self.record.encode().decode(), "shelf": self.shelf,
-            "files": [[file.task, file.size, list(file.pieces)] for file in self.files],
-        }, sort_keys=True).encode())
-        return text if key is None else b"%s%s\n%s" % (_SIGNED, _mac(key, text), text)
-
-    @classmethod
-    def decode(cls, data: bytes, key: bytes | None, stream_id: int, checkpoint_id: int) -> _Manifest:
-        """Raises CorruptionError if it isn't exactly as written, with that key, for that checkpoint.
-
-        What it names is checked: tasks of the stream, each once, and as many pieces as their sizes say.
-        """
-        origin = f"backup {stream_id:x}/{checkpoint_id}"
-        mac, _, text = data.partition(b"\n") if data.startswith(_SIGNED) else (b"", b"", data)
-        if key is not None and not hmac.compare_digest(mac, _SIGNED + _mac(key, text)):
-            raise CorruptionError(f"{origin}: the manifest isn't authenticated by checkpointBackupKey")
-        body = json.loads(unseal(text, f"{origin}: the manifest"))
-        try:
-            if not 1 <= body["format"] <= FORMAT_VERSION:
-                raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
-            if body["format"] == 1:
-                files = tuple(_File(task, size, checksum=crc) for task, size, crc in body["files"])
-            else:
-                files = tuple(_File(task, size, tuple(pieces)) for task, size, pieces in body["files"])
-            manifest = cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
-            manifest._check(stream_id, checkpoint_id)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise CorruptionError(f"{origin}: the manifest is invalid: {error}") from error
-        return manifest
-
-    def _check(self, stream_id: int, checkpoint_id: int) -> None:
-        """Raises ValueError for names and numbers that no manifest of the checkpoint has."""
-        if (self.record.stream_id, self.record.checkpoint_id) != (stream_id, checkpoint_id):
-            raise ValueError("it is of another checkpoint")
-        if self.shelf not in range(_SHELVES):
-            raise ValueError(f"it names the shelf {self.shelf!r:.50}")
-        tasks = [file.task for file in self.files]
-        for task in tasks:
-            if str(TaskId.parse(task)) != task or TaskId.parse(task).stream_id != stream_id or tasks.count(task) > 1:
-                raise ValueError(f"it names the task {task[:100]!r}")
-        if sorted(tasks) != sorted(part.task for part in self.record.tasks):
-            raise ValueError("it has other tasks than its checkpoint")
-        for file in self.files:
-            if type(file.size) is not int or file.size < 0 or (
-                    file.checksum is None and len(file.pieces) != -(-file.size // PIECE_BYTES)):
-                raise ValueError(f"it has another size of {file.task} than its pieces")
-            wrong = next((piece for piece in file.pieces if not _PIECE.fullmatch(piece)), None)
-            if wrong is not None:
-                raise ValueError(f"it names the piece {wrong[:100]!r}")
 
 
 class Backups:
@@ -300,31 +224,26 @@ class Backups:
         name = f"{record.stream_id:x}/{record.checkpoint_id}"
         make_private(self._paths.scratch)
         with tempfile.TemporaryDirectory(prefix="backup-", dir=self._paths.scratch) as temporary:
-            pairs = []
-            for part in record.tasks:
-                target = Path(temporary) / part.task
-                make_private(target)
-                pairs.append((self._paths.state(record.stream_id, part.task), target))
-            problem, = copy_states([CopyOrder(record.checkpoint_id, pairs)])
+            order = copy_order(self._paths, record, Path(temporary))
+            problem, = copy_states([order])
             if problem is not None:
                 raise problem
             before = self._manifests(store, record.stream_id)
-            shelf = (before[0].shelf + 1) % _SHELVES if before else 0
+            shelf = (before[0].shelf + 1) % SHELVES if before else 0
             # Only what a whole copy names is there for certain; other pieces may be half of themselves.
             there = {piece for manifest in before if manifest.shelf == shelf for piece in manifest.pieces}
             files = []
-            for part, (_, target) in zip(record.tasks, pairs, strict=True):
-                pieces = []
-                for data in _pieces(target / "data.mdb"):
-                    piece = hashlib.sha256(data).hexdigest()
+            for part in record.tasks:
+                path = Path(temporary) / part.task / "data.mdb"
+                files.append(StateFile.of(part.task, path))
+                for piece, data in zip(files[-1].pieces, pieces_of(path), strict=True):
                     if piece not in there:
                         store.write(f"{_shelf(record.stream_id, shelf)}/{piece}", data)
                         there.add(piece)
-                    pieces.append(piece)
-                files.append(_File(part.task, (target / "data.mdb").stat().st_size, tuple(pieces)))
-        store.write(f"{name}/{_MANIFEST}", _Manifest(record, shelf, tuple(files)).encode(self._key))
+            manifest = CopyManifest((record,), tuple(files), shelf)
+            store.write(f"{name}/{_MANIFEST}", _signed(manifest.encode(), self._key))
 
-    def _manifests(self, store: BackupStore, stream_id: int) -> list[_Manifest]:
+    def _manifests(self, store: BackupStore, stream_id: int) -> list[CopyManifest]:
         """Returns those of a stream's copies that can be read, newest first."""
         found = []
         for checkpoint_id in self._copies(store, stream_id):
@@ -335,9 +254,10 @@ class Backups:
                 _log.info("backup %s is not complete: %s", name, error)
         return found
 
-    def _manifest(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> _Manifest:
+    def _manifest(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> CopyManifest:
         data = store.read(f"{stream_id:x}/{checkpoint_id}/{_MANIFEST}", _MANIFEST_BYTES_MAX)
-        return _Manifest.decode(data, self._key, stream_id, checkpoint_id)
+        what = f"backup {stream_id:x}/{checkpoint_id}"
+        return CopyManifest.decode(_authenticated(data, self._key, what), stream_id, checkpoint_id, what)
 
     def _copies(self, store: BackupStore, stream_id: int) -> list[int]:
         return sorted((int(name) for name in store.names(f"{stream_id:x}") if name.isdigit()), reverse=True)
@@ -347,7 +267,7 @@ class Backups:
             for checkpoint_id in self._copies(store, stream_id)[COPIES_KEPT:]:
                 store.remove(f"{stream_id:x}/{checkpoint_id}")
             kept = self._manifests(store, stream_id)
-            for shelf in range(_SHELVES):
+            for shelf in range(SHELVES):
                 wanted = {piece for manifest in kept if manifest.shelf == shelf for piece in manifest.pieces}
                 for piece in set(store.names(_shelf(stream_id, shelf))) - wanted:
                     store.remove_file(f"{_shelf(stream_id, shelf)}/{piece}")
@@ -389,13 +309,13 @@ class Backups:
                               + (f"; the previous state is in {aside}" if aside else ""))
         return True
 
-    def _stage(self, store: BackupStore, name: str, manifest: _Manifest) -> None:
+    def _stage(self, store: BackupStore, name: str, manifest: CopyManifest) -> None:
         """Puts a stream together beside its place, durably; its commit record comes last and says that it is whole."""
         stream_id = manifest.record.stream_id
-        self._staged.begin(stream_id, sum(file.size for file in manifest.files), f"backup {name}")
+        self._staged.begin(stream_id, manifest.size, f"backup {name}")
         for file in manifest.files:
             local = self._staged.file(stream_id, file.task)
-            if not _fetch(store, name, stream_id, manifest, file, local):
+            if not _fetch(store, _shelf(stream_id, manifest.shelf), file, local):
                 raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
             data = self._fs.open_append(local)
             data.sync()
@@ -415,33 +335,32 @@ def _shelf(stream_id: int, shelf: int) -> str:
     return f"{stream_id:x}/pieces-{shelf}"
 
 
-def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, file: _File, local: Path) -> bool:
+def _fetch(store: BackupStore, shelf: str, file: StateFile, local: Path) -> bool:
     """Copies a task's state from a backup to `local`; returns whether it is what was copied there."""
-    if file.checksum is not None:
-        if store.size(f"{name}/{file.task}.mdb") != file.size:
-            return False
-        store.get(f"{name}/{file.task}.mdb", local)
-        checksum = 0
-        for data in _pieces(local):
-            checksum = google_crc32c.extend(checksum, data)
-        return (local.stat().st_size, checksum) == (file.size, file.checksum)
     with open_private(local, "wb") as target:
         for piece in file.pieces:
-            data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}", PIECE_BYTES)
+            data = store.read(f"{shelf}/{piece}", PIECE_BYTES)
             if hashlib.sha256(data).hexdigest() != piece:
                 return False
             target.write(data)
         return target.tell() == file.size
 
 
+def _signed(text: bytes, key: bytes | None) -> bytes:
+    """Returns a manifest behind an HMAC of it, if there is a key."""
+    return text if key is None else b"%s%s\n%s" % (_SIGNED, _mac(key, text), text)
+
+
+def _authenticated(data: bytes, key: bytes | None, what: str) -> bytes:
+    """Returns the manifest that `_signed` was given. Raises CorruptionError if it was given another, or no key."""
+    mac, _, text = data.partition(b"\n") if data.startswith(_SIGNED) else (b"", b"", data)
+    if key is not None and not hmac.compare_digest(mac, _SIGNED + _mac(key, text)):
+        raise CorruptionError(f"{what}: the manifest isn't authenticated by checkpointBackupKey")
+    return text
+
+
 def _mac(key: bytes, text: bytes) -> bytes:
     return hmac.new(key, text, "sha256").hexdigest().encode()
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
 
 
 def _text_of(error: Exception) -> str:

@@ -8,27 +8,26 @@ don't travel. The copy takes the place of what a standby had when all of it is t
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.common.errors import CorruptionError, InvalidValueError, NotFoundError, PenstockError
 from penstock.common.fs import AppendFile, Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths, numbered
-from penstock.common.private import make_private
-from penstock.common.sealed import seal, unseal
+from penstock.mnode.checkpoints.checkpoint_manifest import (
+    PIECE_BYTES,
+    CopyManifest,
+    StateFile,
+    copy_order,
+    pieces_of,
+)
 from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.checkpoints.staged_streams import StagedStreams
 from penstock.mnode.cluster.cluster_messages import CheckpointCopy, CheckpointName
-from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.state.state_copy import CopyOrder, copy_states
-
-PIECE_BYTES = 1 << 20
-FORMAT_VERSION = 1
+from penstock.tasks.state.state_copy import copy_states
 
 _log = logger(__name__)
 
@@ -42,61 +41,9 @@ def name_of(record: CommitRecord) -> CheckpointName:
     return CheckpointName(record.stream_id, record.attempt, record.checkpoint_id)
 
 
-@dataclass(frozen=True, slots=True)
-class StateFile:
-    """The state of a task: its size, and the SHA-256 of each of its pieces."""
-
-    task: str
-    size: int
-    pieces: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CopyManifest:
-    """What a copy consists of: commit records, oldest first, and files, whose pieces are numbered through."""
-
-    records: tuple[CommitRecord, ...]
-    files: tuple[StateFile, ...]
-
-    @property
-    def copy(self) -> CheckpointCopy:
-        """What the copy is called, and which versions it has."""
-        return CheckpointCopy(name_of(self.records[-1]), self.records[-1].versions)
-
-    def encode(self) -> bytes:
-        return seal(json.dumps({
-            "format": FORMAT_VERSION, "records": [record.encode().decode() for record in self.records],
-            "files": [[file.task, file.size, list(file.pieces)] for file in self.files]}).encode())
-
-    @classmethod
-    def decode(cls, data: bytes, name: CheckpointName) -> CopyManifest:
-        """Raises CorruptionError if it isn't one of that checkpoint, or names what no stream has."""
-        what = f"the copy of checkpoint {name.checkpoint} of stream {name.stream:x}"
-        try:
-            body = json.loads(unseal(data, what))
-            if body["format"] != FORMAT_VERSION:
-                raise CorruptionError(f"{what} has the format {body['format']!r:.20}, which is unknown",
-                                      hint="have all nodes run the same version")
-            manifest = cls(tuple(CommitRecord.decode(text.encode(), what) for text in body["records"]),
-                           tuple(StateFile(task, size, tuple(pieces)) for task, size, pieces in body["files"]))
-            manifest._check(name)
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise CorruptionError(f"{what} is invalid: {error}") from error
-        return manifest
-
-    def _check(self, name: CheckpointName) -> None:
-        ids = [record.checkpoint_id for record in self.records]
-        if name_of(self.records[-1]) != name or ids != sorted(set(ids)) or any(
-                record.stream_id != name.stream for record in self.records):
-            raise ValueError("it is of other checkpoints")
-        tasks = [file.task for file in self.files]
-        if sorted(tasks) != sorted(part.task for part in self.records[-1].tasks) or len(set(tasks)) < len(tasks):
-            raise ValueError("it has other tasks than its checkpoint")
-        for file in self.files:
-            if str(TaskId.parse(file.task)) != file.task or TaskId.parse(file.task).stream_id != name.stream:
-                raise ValueError(f"it names the task {file.task[:100]!r}")
-            if type(file.size) is not int or file.size <= 0 or len(file.pieces) != -(-file.size // PIECE_BYTES):
-                raise ValueError(f"it has another size of {file.task} than its pieces")
+def copy_of(manifest: CopyManifest) -> CheckpointCopy:
+    """Returns what the copy is called, and which versions it has."""
+    return CheckpointCopy(name_of(manifest.record), manifest.record.versions)
 
 
 class CheckpointsToGive:
@@ -169,11 +116,7 @@ class CheckpointsToGive:
         orders = []
         for records, folder in found:
             shutil.rmtree(folder, ignore_errors=True)
-            newest, pairs = records[-1], []
-            for part in newest.tasks:
-                make_private(folder / part.task)
-                pairs.append((self._paths.state(newest.stream_id, part.task), folder / part.task))
-            orders.append(CopyOrder(newest.checkpoint_id, pairs))
+            orders.append(copy_order(self._paths, records[-1], folder))
         copies, failed = [], {}
         for (records, folder), problem in zip(found, copy_states(orders) if orders else (), strict=True):
             stream_id = records[-1].stream_id
@@ -182,12 +125,12 @@ class CheckpointsToGive:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             manifest = CopyManifest(tuple(records), tuple(
-                _state_file(part.task, folder / part.task / "data.mdb") for part in records[-1].tasks))
+                StateFile.of(part.task, folder / part.task / "data.mdb") for part in records[-1].tasks))
             with self._lock:
                 before = [name for name in self._made if name.stream == stream_id]
                 self._made[name_of(records[-1])] = manifest
             self._remove(name for name in before if name != name_of(records[-1]))
-            copies.append(manifest.copy)
+            copies.append(copy_of(manifest))
         return copies, failed
 
     def manifest(self, name: CheckpointName) -> bytes:
@@ -265,9 +208,12 @@ class CheckpointShelf:
     def begin(self, copy: CheckpointCopy, manifest: bytes) -> Sequence[int]:
         """Begins a copy; returns the numbers of the pieces that aren't here already. Raises CorruptionError."""
         self.give_up()
-        decoded = CopyManifest.decode(manifest, copy.name)
         stream_id = copy.name.stream
-        self._staged.begin(stream_id, sum(file.size for file in decoded.files), f"the copy of stream {stream_id:x}")
+        what = f"the copy of checkpoint {copy.name.checkpoint} of stream {stream_id:x}"
+        decoded = CopyManifest.decode(manifest, stream_id, copy.name.checkpoint, what)
+        if name_of(decoded.record) != copy.name:
+            raise CorruptionError(f"{what} is of another attempt")
+        self._staged.begin(stream_id, decoded.size, what)
         mine = {file.task: self._paths.state(stream_id, file.task) / "data.mdb" for file in decoded.files}
         self._coming = _ComingCopy(decoded, self._staged, self._fs, mine)
         return self._coming.wanted
@@ -284,7 +230,7 @@ class CheckpointShelf:
         if coming is None:
             raise InvalidValueError("no copy is under way")
         coming.finish()
-        copy = coming.manifest.copy
+        copy = copy_of(coming.manifest)
         stream_id = copy.name.stream
 
         def replace() -> None:
@@ -311,7 +257,7 @@ class CheckpointShelf:
         """Forgets the copy under way."""
         if self._coming is not None:
             self._coming.close()
-            self._staged.give_up(self._coming.manifest.copy.name.stream)
+            self._staged.give_up(self._coming.manifest.record.stream_id)
             self._coming = None
 
     def keep_only(self, streams: Collection[int]) -> None:
@@ -351,12 +297,12 @@ class _ComingCopy:
         self.manifest = manifest
         self._staged = staged
         self._fs = fs
-        self._stream_id = manifest.copy.name.stream
+        self._stream_id = manifest.record.stream_id
         self._pieces = [(file, place, checksum) for file in manifest.files
                         for place, checksum in enumerate(file.pieces)]
         self._here: dict[tuple[str, str], tuple[Path, int]] = {}
         for file in manifest.files:
-            for place, data in enumerate(_pieces(mine[file.task])):
+            for place, data in enumerate(pieces_of(mine[file.task])):
                 self._here[file.task, hashlib.sha256(data).hexdigest()] = mine[file.task], place * PIECE_BYTES
         self.wanted = [number for number, (file, _, checksum) in enumerate(self._pieces)
                        if (file.task, checksum) not in self._here]
@@ -407,15 +353,3 @@ class _ComingCopy:
         if self._open is not None:
             self._open.close()
             self._open = None
-
-
-def _state_file(task: str, path: Path) -> StateFile:
-    return StateFile(task, path.stat().st_size, tuple(hashlib.sha256(data).hexdigest() for data in _pieces(path)))
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece

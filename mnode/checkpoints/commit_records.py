@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.common.aside import set_aside
@@ -14,13 +14,12 @@ from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.common.sealed import seal, unseal
+from penstock.common.typed_json import TypedJson
 from penstock.tasks.protocol.messages import TaskCheckpoint
 
 _log = logger(__name__)
 
-FORMAT_VERSION = 5
-"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`, 4 `CommitRecord.layout`; 5 makes that of
-what the statement says, no longer of the planner's own SQL, which can't be compared. Older formats are read."""
+FORMAT_VERSION = 6
 _SUFFIX = ".json"
 
 
@@ -60,8 +59,7 @@ class TaskRecord:
 class CommitRecord:
     """What makes a checkpoint valid. `versions`: (vgroup id, last WAL version that is in the state).
 
-    `layout`: the fingerprint of the state's layout (`tasks.layout`); empty in records of older formats, and in those
-    of ingests.
+    `layout`: the fingerprint of the state's layout (`tasks.layout`); empty in records of ingests.
     """
 
     stream_id: int
@@ -98,42 +96,23 @@ class CommitRecord:
         """Tells whether these are the vnodes that the stream read: it can't go on over others from here."""
         return {vgroup_id for vgroup_id, _ in self.versions} == set(vgroup_ids)
 
-    def check_layout(self, layout: str) -> None:
-        """Raises StateLayoutError unless the state may be read by a plan of this layout; an old record doesn't say."""
-        if self.layout:
-            require_layout(self.layout, layout)
-
     def encode(self) -> bytes:
         """Returns the record as text with its checksum in front."""
-        body = {
-            "format": FORMAT_VERSION,
-            "stream": f"{self.stream_id:x}",
-            "checkpoint": self.checkpoint_id,
-            "attempt": self.attempt,
-            "versions": [list(pair) for pair in self.versions],
-            "tasks": [list(astuple(task)) for task in self.tasks],
-            "started_ms": self.started_ms,
-            "duration_ms": self.duration_ms,
-            "layout": self.layout,
-        }
-        return seal(json.dumps(body, sort_keys=True).encode())
+        return seal(json.dumps({"format": FORMAT_VERSION, "record": _JSON.encode(self)}, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, origin: str) -> CommitRecord:
         """Returns the encoded record; raises CorruptionError naming `origin` if it isn't exactly as written."""
         body = json.loads(unseal(data, f"{origin}: the commit record"))
-        if not 1 <= body["format"] <= FORMAT_VERSION:
+        if body["format"] != FORMAT_VERSION:
             raise CorruptionError(f"{origin}: format {body['format']} of commit records is unknown")
-        return cls(
-            int(body["stream"], 16),
-            body["checkpoint"],
-            body["attempt"],
-            tuple((vgroup_id, version) for vgroup_id, version in body["versions"]),
-            tuple(TaskRecord(*fields) for fields in body["tasks"]),
-            body["started_ms"],
-            body["duration_ms"],
-            body["layout"] if body["format"] >= 5 else "",
-        )
+        try:
+            return _JSON.decode(body["record"])
+        except ValueError as error:
+            raise CorruptionError(f"{origin}: the commit record can't be read: {error}") from error
+
+
+_JSON = TypedJson(CommitRecord)
 
 
 def commit_record(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from penstock.common.paths import DataPaths
 from penstock.common.private import make_private
+from penstock.mnode.checkpoints.checkpoint_manifest import copy_order
 from penstock.mnode.checkpoints.commit_records import CommitRecord
 from penstock.planner.task_plans.stream_plan import SinkPlan
-from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.sink.sent_results import SentResults, sent_results, united
-from penstock.tasks.state.state_copy import CopyOrder, copy_states, environment_size
+from penstock.tasks.state.state_copy import copy_states, environment_size
 from penstock.tasks.state.state_store import StateStore
 
 
@@ -20,17 +20,12 @@ def recorded_results(stream: str, record: CommitRecord, sink: SinkPlan, paths: D
     """Returns what a stream of this name has sent. Raises what `copy_states`, `sent_results` and `united` do."""
     make_private(paths.scratch)
     with tempfile.TemporaryDirectory(prefix="sent-", dir=paths.scratch) as temporary:
-        pairs = []
-        for part in record.tasks:
-            if TaskId.parse(part.task).operator == "sink":
-                copy = Path(temporary) / part.task
-                make_private(copy)
-                pairs.append((paths.state(record.stream_id, part.task), copy))
-        problem, = copy_states([CopyOrder(record.checkpoint_id, pairs)])
+        order = copy_order(paths, record, Path(temporary), "sink")
+        problem, = copy_states([order])
         if problem is not None:
             raise problem
         found = []
-        for _, copy in pairs:
+        for _, copy in order.pairs:
             with closing(StateStore(copy, environment_size(copy), readonly=True)) as store:
                 found.append(sent_results(store, record.checkpoint_id, sink))
     return united(stream, found)

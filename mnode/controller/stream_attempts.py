@@ -9,7 +9,7 @@ from functools import partial
 from penstock.common.errors import CorruptionError, InternalError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.mnode.checkpoints import checkpoint_machine
-from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords, require_layout
 from penstock.mnode.controller.checkpoint_driver import CheckpointDriver
 from penstock.mnode.controller.controller_state import ControlledStream, ControllerState
 from penstock.mnode.controller.mailbox import Mailbox
@@ -161,7 +161,7 @@ def newest_or_recovered(
     """
     record = _newest_or_recovered(records, stream, attempt, damaged)
     if record is not None:
-        record.check_layout(stream.layout)
+        require_layout(record.layout, stream.layout)
     return record
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
 from penstock.mnode.checkpoints.commit_records import require_layout
-from penstock.planner.duckdb_sql.quoting import duckdb_name
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.tree.node import Node
 from penstock.sql.tree.statements import StreamOptions
@@ -29,18 +25,6 @@ class StoredPlan:
 
 _FORMAT = 12
 """Raise it when the same JSON means something else."""
-
-_CAPITALS_MARKED = 6
-"""Since this format SQL has other names for those with capitals (planner.duckdb_sql.quoting)."""
-_QUOTED = re.compile(r"""'(?:[^']|'')*+'|"((?:[^"]|"")*+)\"""")
-"""A text, or a name, in SQL."""
-
-_RENAMED_IN_3: dict[str, tuple[str, dict[str, str]]] = {
-    "OutsidePlan": ("ExternalSinkPlan", {}),
-    "SinkPlan": ("SinkPlan", {"outside": "external"}),
-    "JoinPlan": ("JoinPlan", {"meeting": "distribution"}),
-}
-"""Classes of format 2, with what format 3 calls them and their fields; all else is the same."""
 
 
 def _parts_of(kind: type) -> Parts | None:
@@ -64,17 +48,9 @@ def decode(text: str) -> StoredPlan:
     Raises ValueError if it is one of another version, StateLayoutError if this version lays its state out otherwise.
     """
     body = json.loads(text)
-    parts = body["parts"]
-    if body["format"] == 2 and isinstance(parts, list):
-        parts = [_renamed(part) for part in parts]
-    elif body["format"] not in (3, 4, 5, 6, 7, 8, 9, 10, 11, _FORMAT):
-        # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups, sources of 7 which
-        # tags are used, options of 8 what becomes of mismatches, graphs of 9 which of a
-        # query's sources a task reads, plans of 12 what is computed apart from a trigger.
+    if body["format"] != _FORMAT:
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
-    if body["format"] < _CAPITALS_MARKED and any(map(_is_otherwise_now, _texts(parts))):
-        raise ValueError("its SQL has names with capitals as they are")
-    stored = JSON.decode(parts)
+    stored = JSON.decode(body["parts"])
     require_layout(body["layout"], layout_of(stored.plan))
     return stored
 
@@ -82,26 +58,3 @@ def decode(text: str) -> StoredPlan:
 def stored_layout(text: str) -> str:
     """Returns the fingerprint of the layout of the state that a stored plan has, also if it is of another version."""
     return str(json.loads(text)["layout"])
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in JSON."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
-
-
-def _is_otherwise_now(text: str) -> bool:
-    """Whether it is SQL with a name that is another one now."""
-    return any(found[1] and duckdb_name(found[1]) != found[1] for found in _QUOTED.finditer(text))
-
-
-def _renamed(part: Any) -> Any:
-    """Returns a part of a plan of format 2 in the words of format 3; what is no such part as it is."""
-    name = part.get("class") if isinstance(part, dict) else None
-    if not isinstance(name, str) or name not in _RENAMED_IN_3:
-        return part
-    name, fields = _RENAMED_IN_3[name]
-    return {**{fields.get(field, field): value for field, value in part.items()}, "class": name}

@@ -75,7 +75,7 @@ class Connections:
         check_name(name, "connection")
         kind = checked_kind(statement.kind)
         options = checked_options(kind, statement.options)
-        if self._catalog.connections.record(name) is not None:
+        if self._catalog.connections.named(name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"connection {name} already exists", hint="use ALTER CONNECTION")
@@ -99,13 +99,13 @@ class Connections:
     def drop(self, statement: DropConnection) -> Result:
         """Raises InUseError that names the users."""
         name = statement.name
-        if statement.if_exists and self._catalog.connections.record(name) is None:
+        if statement.if_exists and self._catalog.connections.named(name) is None:
             return Result()
-        self._record(name)
+        record = self._record(name)
         users = self.users_of(name)
         if users:
             raise InUseError(f"connection {name} is in use by {', '.join(users)}", hint="drop them first")
-        self._catalog.connections.drop(name)
+        self._catalog.connections.drop(record)
         with self._lock:
             self._health.pop(name, None)
         return Result()
@@ -167,7 +167,7 @@ class Connections:
         self._note(contact.connection, contact.version, user, contact.problem)
 
     def _note(self, name: str, version: int, user: str, problem: str) -> None:
-        known = self._catalog.connections.record(name)
+        known = self._catalog.connections.named(name)
         if known is None or known.connection.version != version:
             return
         state: Literal["OK", "FAILED"] = "FAILED" if problem else "OK"
@@ -198,7 +198,7 @@ class Connections:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _record(self, name: str) -> ConnectionRecord:
-        record = self._catalog.connections.record(name)
+        record = self._catalog.connections.named(name)
         if record is None:
             raise NotFoundError(f"connection {name} does not exist", hint=did_you_mean(
                 name, (other.connection.name for other in self._catalog.connections.all())))

@@ -68,7 +68,7 @@ class Users:
             raise InvalidStatementError("the first user must be an admin", hint="add ROLE admin")
         password, scram = self._hashed(statement.password)
         self._catalog.users.put(UserRecord(
-            statement.name, statement.role, password, self._clock.now_ms(), scram=scram))
+            statement.name, statement.role, password, scram, self._clock.now_ms()))
         return Result()
 
     def alter(self, statement: AlterUser) -> Result:
@@ -88,7 +88,7 @@ class Users:
             return Result()
         user = self._user(statement.name)
         self._refuse_last_admin(user)
-        self._catalog.users.drop(user.name)
+        self._catalog.users.drop(user)
         return Result()
 
     def grant(self, statement: Grant, session: Session) -> Result:
@@ -124,7 +124,7 @@ class Users:
     def _object(self, on: GrantObject, session: Session) -> GrantObject:
         """Returns what to grant on. NotFoundError if it isn't there, InvalidStatementError if it has no rights."""
         if on.kind == "connection":
-            if on.name is not None and self._catalog.connections.record(on.name) is None:
+            if on.name is not None and self._catalog.connections.named(on.name) is None:
                 raise NotFoundError(f"connection {on.name} does not exist", hint=did_you_mean(
                     on.name, (other.connection.name for other in self._catalog.connections.all())))
             return on

@@ -25,7 +25,7 @@ from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.query.view_tables import view_table
 from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import tag_rows
-from penstock.planner.streams.stream_time import TimeDefaults, kept_defaults
+from penstock.planner.streams.stream_time import kept_defaults
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect.create_statements import database_statement, table_statement, view_statement
@@ -297,7 +297,7 @@ class ShowStatements:
                                 hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams.all())))
         statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
-        kept = kept_defaults(statement, TimeDefaults(**stream.asked.defaults))
+        kept = kept_defaults(statement, stream.asked.defaults)
         text = altered(statement, kept) if given(kept) else stream.asked.text
         return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
 

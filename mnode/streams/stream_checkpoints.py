@@ -21,7 +21,7 @@ from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_settings import state_limit
-from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.state.state_layout import layout_of
 
@@ -154,10 +154,7 @@ class StreamCheckpoints:
         stream's state out otherwise.
         """
         stored = self._known.plans.get(stream.id)
-        join = None if stored is None else stored.plan.computation
-        exchanges = isinstance(join, JoinPlan) and join.distribution == "exchange" and not join.single
-        planned = self._planning.plan_again(replace(stream, asked=replace(stream.asked, text=text)),
-                                            joins_exchange=exchanges)
+        planned = self._planning.plan_again(replace(stream, asked=replace(stream.asked, text=text)))
         if stored is None:
             return planned
         if live:

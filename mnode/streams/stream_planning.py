@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from penstock.common.errors import (
     AlreadyExistsError,
@@ -12,7 +12,6 @@ from penstock.common.errors import (
     NotFoundError,
     NotSupportedError,
 )
-from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import (
     AskedStream,
     Regrouping,
@@ -39,7 +38,7 @@ from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_calculation import reads_child, session_of, triggered
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
-from penstock.planner.streams.stream_time import TimeDefaults, zoned
+from penstock.planner.streams.stream_time import zoned
 from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
@@ -153,13 +152,9 @@ class StreamPlanning:
         assert isinstance(written, CreateStream)
         return written, replaced
 
-    def plan_again(self, stream: StreamRecord, *, joins_exchange: bool = False) -> StoredPlan:
-        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would.
-
-        `joins_exchange`: see StreamDefaults.
-        """
+    def plan_again(self, stream: StreamRecord) -> StoredPlan:
+        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
         statement, view, session, defaults = self._as_asked(stream)
-        defaults = replace(defaults, joins_exchange=joins_exchange)
         plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
         return StoredPlan(plan, self.graph_of(plan), statement.options)
 
@@ -209,10 +204,10 @@ class StreamPlanning:
             view = WithoutTable(self._services.catalog, target)
         if stream.uses.external_table is not None:
             # It is as it was then, whatever has become of it: the server may not even answer.
-            view = WithExternalTable(view, codec.table_from_json(dict(stream.uses.external_table))[0])
+            view = WithExternalTable(view, stream.uses.external_table)
         session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
         return statement, view, session, StreamDefaults(
-            time=TimeDefaults(**stream.asked.defaults), refreshed=self._refreshed())
+            time=stream.asked.defaults, refreshed=self._refreshed())
 
     def _refreshed(self) -> frozenset[int]:
         """Returns the result tables of streams whose answers are computed again."""
@@ -232,7 +227,7 @@ class StreamPlanning:
         if looked_up is not None and looked_up.connection is None:
             reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
         elif looked_up is not None and looked_up.connection is not None:
-            known = codec.table_to_json(external_table(looked_up.connection, looked_up.table, looked_up.described), ())
+            known = external_table(looked_up.connection, looked_up.table, looked_up.described)
         asked = parse_one(record.asked.text)
         assert isinstance(asked, CreateStream)
         views = {(view.database, view.name) for query in _queries_of(asked)
@@ -247,7 +242,7 @@ class StreamPlanning:
     def asked(self, statement: CreateStream, session: Session) -> AskedStream:
         """Returns a statement with what it depends on, such that it means the same when it is planned again."""
         return AskedStream(statement.source_text, session.database, session.time_zone, session.now_ms,
-                           asdict(stream_defaults(self._services.config).time))
+                           stream_defaults(self._services.config).time)
 
     def aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
         """Returns the plan with the tables that it writes to, which are there by now."""

@@ -55,7 +55,7 @@ class StreamStarts:
             records = self._services.stores.records.all(stream.id)
             newest = next((one.record for one in records if one.record is not None), None)
             if newest is not None:
-                newest.check_layout(layout_of(stored.plan))
+                require_layout(newest.layout, layout_of(stored.plan))
             if stream.wanted != "stopped" and not self._services.config.disable_stream:
                 self.run(stream, stored)
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
@@ -79,24 +79,18 @@ class StreamStarts:
     def _plan_of(self, stream: StreamRecord) -> StoredPlan:
         """Returns a stream's stored plan over the vnodes and snodes that there are now.
 
-        A stream without a stored plan, or with one that this version can't read, is planned again. The new plan is
-        stored if it lays out the state as before. Raises StateLayoutError if it doesn't, and what CREATE STREAM raises.
+        A stream whose stored plan this version can't read is planned again. The new plan is stored if it lays out the
+        state as before. Raises StateLayoutError if it doesn't, and what CREATE STREAM raises.
         """
         kept = None
-        if stream.plan is not None:
-            try:
-                kept = stored_plan.decode(stream.plan)
-            except ValueError as error:
-                _log.warning("stream %s is planned again, since its stored plan can't be read: %s", stream.name, error,
-                             extra=about(stream=stream.name))
-        if kept is not None:
+        try:
+            kept = stored_plan.decode(stream.plan)
             planned = replace(kept, graph=self._planning.graph_of(kept.plan, kept.graph))
-        else:
-            layout = None if stream.plan is None else stored_plan.stored_layout(stream.plan)
-            planned = self._planning.plan_again(stream, joins_exchange=layout is None)
-            if layout is not None and layout != layout_of(planned.plan):
-                planned = self._planning.plan_again(stream, joins_exchange=True)
-                require_layout(layout, layout_of(planned.plan))
+        except ValueError as error:
+            _log.warning("stream %s is planned again, since its stored plan can't be read: %s", stream.name, error,
+                         extra=about(stream=stream.name))
+            planned = self._planning.plan_again(stream)
+            require_layout(stored_plan.stored_layout(stream.plan), layout_of(planned.plan))
         if planned != kept:
             self._services.catalog.streams.set_plan(stream.id, stream.asked.text, stored_plan.encode(planned))
         return planned

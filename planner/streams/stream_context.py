@@ -47,8 +47,6 @@ DEFAULT_DELETE_MARK_DAYS = 3650
 class StreamDefaults:
     """What an option means that CREATE STREAM leaves out.
 
-    `joins_exchange`: rows of a join go to tasks by what is equal on both sides even if a row may get other values of
-    that. So they did when plans were not stored yet, and streams of then have states of so many tasks.
     `refreshed`: the uids of tables that hold answers which are computed again as of one cut.
     """
 
@@ -56,7 +54,6 @@ class StreamDefaults:
     ignore_expired: bool = True
     ignore_update: bool = False
     time: TimeDefaults = field(default_factory=TimeDefaults)
-    joins_exchange: bool = False
     refreshed: Collection[int] = ()
 
 

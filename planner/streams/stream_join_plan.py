@@ -101,7 +101,7 @@ def routing(stream: StreamContext, query: JoinedTables) -> Routing:
         return Routing("vnode", described.reason, keys, "")
     reason = described.reason if described.distribution == "exchange" else (
         "groups of PARTITION BY have rows of several vnodes")
-    if in_partition or (keys and stream.defaults.joins_exchange):
+    if in_partition:
         names = ", ".join(text_of(key.left) for key in keys)
         return Routing("exchange", f"{reason}; rows go by {names}", keys, "")
     if not join.conditions.keys:

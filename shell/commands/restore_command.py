@@ -17,6 +17,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.admin.dump_manifest import DumpManifest
 from penstock.mnode.admin.restore import Restore, RestoreReport
 from penstock.mnode.catalog.catalog_reader import CatalogReader
+from penstock.mnode.catalog.entry_kinds import DATABASE, STREAM
 from penstock.shell.api.dbapi import connect
 from penstock.shell.terminal.row_bar import counting_bar
 
@@ -47,8 +48,8 @@ def _taken(data: Path, *, streams: bool) -> tuple[list[str], list[str]]:
     if not paths.format.exists():
         return [], []
     with closing(CatalogReader.of_other_process(paths.catalog)) as catalog:
-        return ([database.name for database in catalog.databases()],
-                [stream.name for stream in catalog.streams()] if streams else [])
+        return ([database.name for database in catalog.all(DATABASE)],
+                [stream.name for stream in catalog.all(STREAM)] if streams else [])
 
 
 def _plan(restore: Restore, *, streams: bool) -> Iterator[str]:
@@ -60,7 +61,7 @@ def _plan(restore: Restore, *, streams: bool) -> Iterator[str]:
         yield f"would create database {name}{was}: {len(database.tables):,} tables, {database.row_count:,} rows"
     if streams:
         yield from (f"would create function {function.name}" for function in manifest.functions)
-        yield from (f"would create connection {connection.name}" for connection in manifest.connections)
+        yield from (f"would create connection {record.connection.name}" for record in manifest.connections)
         yield from (f"would create ingest {ingest.name}" for ingest in manifest.ingests)
         yield from (f"would create stream {stream.name}" for stream in manifest.streams)
 

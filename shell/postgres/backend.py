@@ -26,7 +26,6 @@ def _text(text: str) -> bytes:
 
 ENCRYPT, STAY_PLAIN = b"S", b"N"
 LOGIN_DONE = _message(b"R", struct.pack("!I", 0))
-ASK_PASSWORD = _message(b"R", struct.pack("!I", 3))
 
 
 def ask_scram(mechanism: str) -> bytes:

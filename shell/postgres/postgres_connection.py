@@ -170,18 +170,9 @@ class PostgresConnection(BaseRequestHandler):
         with logins.noting(self._origin) as note:
             verifier = logins.verifier_for(user)
             self._conversation.asked_for_login()
-            identity = self._by_password(user) if verifier is None else self._by_scram(user, verifier)
+            identity = self._by_scram(user, verifier)
             note(identity.name)
         return identity, logins.password_of(identity)
-
-    def _by_password(self, user: str) -> Identity:
-        if not isinstance(self._socket, ssl.SSLSocket):
-            raise UnauthenticatedError(
-                "this user's password was set by an older version, and can't be checked without TLS",
-                hint="an admin must set it again, to the same or another one: ALTER USER name PASS '...'")
-        self._send(backend.ASK_PASSWORD)
-        given = messages.decoded(self._next().data.removesuffix(b"\0"))
-        return self._site.logins.check(user, given, self._origin.address)
 
     def _by_scram(self, user: str, verifier: ScramVerifier) -> Identity:
         self._send(backend.ask_scram(MECHANISM))

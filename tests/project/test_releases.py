@@ -29,7 +29,7 @@ def _version(archive: Path) -> str:
 def plans(data: Path) -> dict[str, str]:
     """Returns the stored plans of a directory's streams by their names."""
     catalog = Catalog(data / "catalog")
-    kept = {stream.name: stream.plan or "" for stream in catalog.streams.all()}
+    kept = {stream.name: stream.plan for stream in catalog.streams.all()}
     catalog.close()
     return kept
 
@@ -38,7 +38,6 @@ def make_unreadable(data: Path) -> None:
     """Gives all stored plans a format that no version knows."""
     catalog = Catalog(data / "catalog")
     for stream in catalog.streams.all():
-        assert stream.plan is not None
         body = {**json.loads(stream.plan), "format": 0}
         catalog.streams.set_plan(stream.id, stream.asked.text, json.dumps(body))
     catalog.close()

@@ -119,17 +119,6 @@ def test_the_files_are_bounded_and_damaged_lines_are_passed_over(tmp_path: Path)
     db.close()
 
 
-def test_lines_of_an_older_version_are_read(tmp_path: Path) -> None:
-    """They called the interface a door."""
-    db = Embedded(tmp_path / "data", {"auditLog": "changes"})
-    log = tmp_path / "data" / "log" / "audit.log"
-    log.write_text(json.dumps({"time_ms": 1, "user": "ada", "door": "http", "address": "::1", "what": "LOGIN", "on": "",
-                               "outcome": "allowed"}) + "\n")
-    rows = db.run("select user_name, interface, address from information_schema.ins_audit")
-    assert rows == [("ada", "http", "::1")]
-    db.close()
-
-
 def asked(port: int, text: str, login: str) -> int:
     """Sends a statement over HTTP, and returns the status."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/sql", text.encode(), {

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from penstock.common.errors import (
     SqlSyntaxError,
     UnauthenticatedError,
 )
-from penstock.common.passwords import PasswordHash, hash_password
+from penstock.common.passwords import PasswordHash, hash_password, scram_verifier
 from penstock.mnode.access import logins as logins_module
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.login_throttle import LoginThrottle
@@ -51,7 +52,8 @@ class KnownUsers:
         self.are_lost = False
 
     def add(self, name: str, password: str, role: Role) -> None:
-        self.records[name] = UserRecord(name, role, hash_password(password, name.encode(), cost=2), 0)
+        self.records[name] = UserRecord(
+            name, role, hash_password(password, name.encode(), cost=2), scram_verifier(password, b"s", 1), 0)
 
     def named(self, name: str) -> UserRecord | None:
         return self.records.get(name)
@@ -200,7 +202,7 @@ def test_a_token_ends_with_the_password_or_the_user_and_has_the_role_of_now(
     """What an admin changes holds for the next request."""
     users.add("bob", "battery staple", "read")
     token = logins.login("bob", "battery staple").text
-    users.records["bob"] = UserRecord("bob", "write", users.records["bob"].password, 0)
+    users.records["bob"] = replace(users.records["bob"], role="write")
     assert logins.identify(token).role == "write"
     users.add("bob", "staple battery", "write")
     with pytest.raises(UnauthenticatedError, match="no longer valid"):

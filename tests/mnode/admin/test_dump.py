@@ -327,7 +327,7 @@ def test_rows_that_keep_does_not_allow_any_more_are_counted(source: Path, tmp_pa
     for found in (tmp_path / "dump").glob(MANIFEST):
         document = json.loads(found.read_bytes())
         old = DumpManifest.decode(found.read_bytes(), "it")
-        assert "KEEP 36500d" in document["dump"]["databases"][0]["options"]
+        assert any("KEEP 36500d" in part["options"] for part in document["dump"] if part["class"] == "DumpDatabase")
         (database,) = old.databases
         shorter = [type(database)(database.name, database.options.replace("KEEP 36500d", "KEEP 30d"), database.cut,
                                   database.tables)]
@@ -437,7 +437,7 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
             "TBNAME ($.device)",
         ):
             sandbox.execute(statement)
-        connection = sandbox.engine.catalog.connections.record("out")
+        connection = sandbox.engine.catalog.connections.named("out")
     manifest = dump(tmp_path / "data", tmp_path / "dump")
     written = (tmp_path / "dump" / MANIFEST).read_bytes()
     assert b"env:THE_KEY" in written
@@ -446,7 +446,7 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
         report = restore(tmp_path / "dump", sandbox, {"d": "e"})
         assert not report.problems
-        assert sandbox.engine.catalog.connections.record("out") == connection
+        assert sandbox.engine.catalog.connections.named("out") == connection
         (ingest,) = sandbox.engine.catalog.ingests.all()
         target = sandbox.engine.catalog.table("e", "m")
         assert target is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +16,7 @@ from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
-from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, FIRST_UID
+from penstock.mnode.catalog.catalog_store import CHILDREN, FIRST_UID
 from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
 from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue, View
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
@@ -52,15 +50,6 @@ def stream(name: str = "s", **changes: object) -> StreamRecord:
 def reopened(catalog: Catalog, path: Path) -> Catalog:
     catalog.close()
     return Catalog(path / "catalog")
-
-
-@pytest.mark.parametrize(("plan", "uid"), [
-    ('{"parts": [1, {"class": "CalculationPlan", "uid": 7}]}', 7), ('{"parts": ["CalculationPlan"]}', 0), (None, 0)])
-def test_the_table_of_executions_is_known_of_version_1_0_0(plan: str | None, uid: int) -> None:
-    """Its entries have it in the plan only."""
-    entry = json.loads(json.dumps(codec.dataclass_to_json(stream(plan=plan))))
-    del entry["executions_uid"]
-    assert codec.stream_from_json(entry) == stream(plan=plan, executions_uid=uid)
 
 
 def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Path) -> None:
@@ -184,17 +173,8 @@ def test_streams_count_their_attempts(catalog: Catalog, tmp_path: Path) -> None:
 
 
 def test_why_a_stream_is_paused_is_kept(catalog: Catalog, tmp_path: Path) -> None:
-    """Versions before kept the text alone; who goes on after ALTER CONNECTION is told by more than that."""
+    """With the connection that can't be reached: who goes on after ALTER CONNECTION is told by that."""
     record = catalog.streams.create(stream(pause=PauseCause("connection pg: away", "pg")))
-    kept = catalog.streams.create(stream("older"))
-    value = codec.dataclass_to_json(kept)
-    older = {name: one for name, one in value.items() if name not in ("asked", "uses", "pause")}
-    older |= value["asked"] | {"outside_table" if name == "external_table" else name: one
-                               for name, one in value["uses"].items() if name not in ("views", "queried")}
-    assert codec.stream_from_json(older) == kept
-    reason = "its state is too large"
-    assert codec.stream_from_json({**older, "wanted_reason": reason}).pause == PauseCause(reason)
-    assert codec.stream_from_json({**older, "wanted_reason": ""}).pause is None
     again = reopened(catalog, tmp_path)
     assert again.streams.named("s") == record
     assert again.streams.set_wanted(record.id, "running").pause is None
@@ -217,17 +197,6 @@ def test_a_flipped_bit_is_a_named_error(tmp_path: Path) -> None:
         Catalog(tmp_path / "catalog")
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """A catalog that a later version wrote is not touched."""
-    Catalog(tmp_path / "catalog").close()
-    with lmdb.open(str(tmp_path / "catalog"), max_dbs=8) as env:
-        meta = env.open_db(b"meta")
-        with env.begin(write=True, db=meta) as write:
-            write.put(b"format", codec.seal(99))
-    with pytest.raises(CorruptionError, match="format 99"):
-        Catalog(tmp_path / "catalog")
-
-
 def test_a_damaged_child_among_many_is_named(catalog: Catalog, tmp_path: Path) -> None:
     """Entries are read many at a time; which of them can't be read is told all the same."""
     table = meters(catalog)
@@ -235,12 +204,12 @@ def test_a_damaged_child_among_many_is_named(catalog: Catalog, tmp_path: Path) -
     catalog.close()
     key = codec.key(table.uid, children[500].uid)
     with lmdb.open(str(tmp_path / "catalog"), max_dbs=16) as env:
-        store = env.open_db(b"child_batches")
+        store = env.open_db(b"children")
         with env.begin(write=True, db=store) as write:
             value = write.get(key)
             assert value is not None
             write.put(key, value.replace(b"m700", b"m701"))
-    with pytest.raises(CorruptionError, match=f"child_batches {key.hex()}"):
+    with pytest.raises(CorruptionError, match=f"children {key.hex()}"):
         Catalog(tmp_path / "catalog")
 
 
@@ -293,22 +262,6 @@ def test_many_children_are_created_and_found(catalog: Catalog, tmp_path: Path, c
 _TAG = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 
 
-@given(st.integers(0, 3).flatmap(lambda width: st.lists(st.tuples(st.text(), st.tuples(*[_TAG] * width)), max_size=5)),
-       st.lists(st.integers(), max_size=5), st.lists(st.text(), max_size=5))
-def test_entries_of_many_children_are_those_of_each(
-    mixed: list[tuple[str, tuple[TagValue, ...]]], numbers: list[int], texts: list[str]
-) -> None:
-    """Written by columns, of one kind or of several, the bytes are the same, and give the same children again."""
-    for rows in (mixed, [("n", (one,)) for one in numbers], [("t", (one,)) for one in texts]):
-        children = [ChildTable(1000 + number, name, 2, tags, NOW, 7) for number, (name, tags) in enumerate(rows)]
-        found = list(codec.sealed_children(7, children))
-        assert [data for _, data in found] == [
-            codec.seal([child.name, child.vgroup_id, child.create_time_ms, list(child.tag_values)])
-            for child in children]
-        assert codec.unseal_all([data for _, data in found]) == [codec.unseal(data) for _, data in found]
-        assert [codec.child_from_json(key, codec.unseal(data)) for key, data in found] == children
-
-
 _ROWS = st.integers(0, 3).flatmap(
     lambda width: st.lists(st.tuples(st.text(), st.tuples(*[_TAG] * width)), min_size=1, max_size=5))
 
@@ -340,8 +293,7 @@ def test_children_that_share_an_entry_change_alone(catalog: Catalog, tmp_path: P
             del wanted[uid]
     again = reopened(catalog, tmp_path)
     assert again.children(table.uid) == tuple(wanted.values())
-    assert Counter(entry.store for entry in again.entries() if entry.store in (CHILDREN, CHILD_BATCHES)) == {
-        CHILD_BATCHES: 3}
+    assert len([entry for entry in again.entries() if entry.store == CHILDREN]) == 3
     changed = Table(**{**_fields(table), "tags": table.tags[:1]})
     again.schema.replace_table(changed, {uid: child.tag_values[:1] for uid, child in wanted.items()})
     with closing(CatalogReader(again._store.entries)) as reader:

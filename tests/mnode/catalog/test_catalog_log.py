@@ -57,7 +57,7 @@ class CatalogMember:
     def entries(self) -> Entries:
         """Returns what is stored, but for what a catalog has for itself."""
         return {(one.store, one.key): one.value for one in self.store.entries.all()
-                if (one.store, one.key) not in {(META, b"logged"), (META, b"format")}}
+                if (one.store, one.key) != (META, b"logged")}
 
     @property
     def written(self) -> int:

@@ -11,8 +11,8 @@ import pytest
 from penstock.common.clock import ManualClock
 from penstock.common.errors import NotActiveError, PenstockError
 from penstock.common.fs import OsFs
-from penstock.common.passwords import PasswordHash
-from penstock.mnode.catalog import catalog_codec, child_entries
+from penstock.common.passwords import PasswordHash, ScramVerifier
+from penstock.mnode.catalog import catalog_codec
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.catalog_records import UserRecord
@@ -24,6 +24,7 @@ COLUMNS = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
 TAGS = (Column("k", DOUBLE, "k"),)
 KINDS: tuple[Literal["super", "normal"], ...] = ("super", "normal")
 HASH = PasswordHash("00", "00", 2, 1, 1)
+SCRAM = ScramVerifier("00", "00", "00", 1)
 
 
 def opened(folder: Path) -> Catalog:
@@ -98,7 +99,7 @@ class Changing:
                 case "drop database":
                     schema.drop_database(database)
                 case "user":
-                    self._catalog.users.put(UserRecord(f"u{self._number}", "reader", HASH, self._number))
+                    self._catalog.users.put(UserRecord(f"u{self._number}", "read", HASH, SCRAM, self._number))
                 case _ if parent is not None:
                     self._change_children(parent, what)
         except (PenstockError, IndexError):
@@ -133,9 +134,8 @@ def known(catalog: Catalog) -> object:
 @pytest.mark.parametrize("seed", range(4))
 def test_changes_are_followed_one_by_one(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes and goes, under names that there were before, memory is as if all had been read anew; tables
-    aren't read for it. Child tables have entries of their own, or share them."""
-    monkeypatch.setattr(child_entries, "_FEW", 2 if seed % 2 else 16)
-    monkeypatch.setattr(catalog_codec, "BATCH", 2)
+    aren't read for it. Few child tables share entries, or many do."""
+    monkeypatch.setattr(catalog_codec, "BATCH", 2 if seed % 2 else 16)
     source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
     copying, chance = target.copying(), random.Random(seed)
     copying.follow(NotActiveError("follows"))

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import pytest
 from kits.basics.faulty_fs import FaultyFs
 from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.errors import CheckpointDamagedError, ConfigError
 from penstock.common.sealed import seal, unseal
-from penstock.mnode.checkpoints import checkpoint_backups
+from penstock.mnode.checkpoints import checkpoint_backups, checkpoint_manifest
 from penstock.mnode.checkpoints.backup_store import DirectoryStore, open_backup_store
 from penstock.tasks.state.state_copy import CopyOrder, copy_states
 from penstock.tasks.state.state_store import StateStore
@@ -355,7 +354,7 @@ def test_a_copy_sends_what_the_last_but_one_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces that haven't changed aren't written again; the two copies share none; what no copy names is removed."""
-    monkeypatch.setattr(checkpoint_backups, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(checkpoint_manifest, "PIECE_BYTES", 4096)
     written: list[str] = []
     write = DirectoryStore.write
 
@@ -380,32 +379,6 @@ def test_a_copy_sends_what_the_last_but_one_does_not_have(
         assert len(shelves) == 2
         assert max(sent[2:]) < max(len(shelf) for shelf in shelves.values())
     assert_restored(tmp_path, backup, 6)
-
-
-def test_copies_of_format_1_are_read(tmp_path: Path) -> None:
-    """A copy with one file per task, as older versions made them, is taken, and the next one is cut into pieces."""
-    backup = tmp_path / "backup"
-    with make(tmp_path / "data", backup) as bed:
-        insert(bed, 1, 2, 13)
-        bed.execute("CHECKPOINT STREAM s")
-    copy = next(backup.glob("*/1"))
-    body = json.loads(unseal((copy / "MANIFEST").read_bytes(), "the copy"))
-    files = []
-    for task, size, names in body["files"]:
-        data = b"".join((copy.parent / f"pieces-{body['shelf']}" / name).read_bytes() for name in names)
-        (copy / f"{task}.mdb").write_bytes(data)
-        files.append([task, size, google_crc32c.value(data)])
-    (copy / "MANIFEST").write_bytes(seal(json.dumps(
-        {"format": 1, "record": body["record"], "files": files}, sort_keys=True).encode()))
-    shutil.rmtree(next(backup.glob("*/pieces-0")))
-    shutil.rmtree(tmp_path / "data" / "streams")
-    with open_bed(tmp_path / "data", backup) as bed:
-        bed.run()
-        assert events(bed) == ["its state is restored from the backup of checkpoint 1"]
-        insert(bed, 20)
-        bed.execute("CHECKPOINT STREAM s")
-        assert is_right(bed)
-        assert list(pieces(backup)) == ["pieces-1"]
 
 
 def test_state_is_copied_while_it_is_open(tmp_path: Path) -> None:

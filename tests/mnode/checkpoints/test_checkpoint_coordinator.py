@@ -14,7 +14,6 @@ from kits.basics.faulty_fs import FaultyFs
 from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
-from penstock.common.sealed import seal
 from penstock.mnode.checkpoints import checkpoint_machine
 from penstock.mnode.checkpoints.checkpoint_machine import (
     Acknowledgement,
@@ -314,15 +313,6 @@ def test_checkpoints_that_a_task_cannot_restore_are_passed_over(records: CommitR
     assert records.newest(0x2A, {2}) == record_of(1)
     with pytest.raises(CorruptionError, match="no checkpoint of stream 2a is intact"):
         records.newest(0x2A, {1, 2})
-
-
-def test_records_of_format_1_are_read() -> None:
-    """What an earlier version wrote gives the record without what it didn't have."""
-    text = (b'{"attempt": 3, "bytes": 0, "checkpoint": 8, "duration_ms": 12.5, "format": 1, "started_ms": 5, '
-            b'"stream": "2a", "tasks": [["2a-source-0", "ab", 7]], "versions": [[20, 100]]}')
-    record = CommitRecord.decode(seal(text), "x")
-    assert record == CommitRecord(0x2A, 8, 3, ((20, 100),), (TaskRecord("2a-source-0", "ab", 7),), 5, 12.5)
-    assert (record.slowest, record.rows) == (None, None)
 
 
 def test_a_damaged_record_is_passed_over(records: CommitRecords, tmp_path: Path) -> None:

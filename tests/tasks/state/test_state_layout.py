@@ -81,14 +81,13 @@ def test_a_restart_deploys_what_is_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [
-    lambda plan: None, lambda plan: plan.replace('{"format":', '{"format":9'),
-    lambda plan: plan.replace('"class":"', '"class":"Lost', 1)], ids=["none", "format", "class"])
+    lambda plan: plan.replace('{"format":', '{"format":9'),
+    lambda plan: plan.replace('"class":"', '"class":"Lost', 1)], ids=["format", "class"])
 def test_what_cannot_be_read_is_planned_again(tmp_path: Path, kept: Callable[[Any], Any]) -> None:
-    """A plan of a version that stored none, or another form: state is read if the plan of today lays it out alike."""
+    """A plan of another form: state is read if the plan of today lays it out alike."""
     make(tmp_path)
     catalog = catalogs.Catalog(tmp_path / "catalog")
     (stream,) = catalog.streams.all()
-    assert stream.plan is not None
     catalog.streams._update(stream.id, plan=kept(stream.plan))
     catalog.close()
     with open_bed(tmp_path) as bed:
@@ -162,17 +161,6 @@ def test_a_backup_of_another_plan_is_not_read_either(tmp_path: Path) -> None:
             bed.run()
             state, reason = state_of(bed)
             assert (state, "saved with another layout" in reason) == ("MISMATCHED", True)
-
-
-def test_a_record_from_before_says_nothing() -> None:
-    """State of versions without fingerprints is read; the next record has one."""
-    from penstock.mnode.checkpoints.commit_records import CommitRecord
-
-    record = CommitRecord(1, 1, 1, (), (), 0, 0.0)
-    record.check_layout("anything")
-    with pytest.raises(StateLayoutError):
-        replace(record, layout="other").check_layout("anything")
-    assert CommitRecord.decode(replace(record, layout="x").encode(), "it").layout == "x"
 
 
 def plan_of(query: str, options: str = "trigger at_once") -> StreamPlan:
