@@ -14,13 +14,16 @@ from penstock import __version__
 from penstock.common.allocators import share_heaps_between_threads
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
-from penstock.shell.commands.dump_options import add_dump_options, add_restore_options
-from penstock.shell.commands.fsck_options import add_fsck_options
-from penstock.shell.commands.generate_options import add_generate_options
-from penstock.shell.commands.import_options import add_import_options
-from penstock.shell.commands.migrate_options import add_migrate_options
-from penstock.shell.commands.serve_options import add_serve_options
-from penstock.shell.commands.verify_options import add_verify_options
+from penstock.shell.commands.command_options import (
+    add_dump_options,
+    add_fsck_options,
+    add_generate_options,
+    add_import_options,
+    add_migrate_options,
+    add_restore_options,
+    add_serve_options,
+    add_verify_options,
+)
 from penstock.shell.terminal.error_text import error_text, trace_text
 
 if TYPE_CHECKING:

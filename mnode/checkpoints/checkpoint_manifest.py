@@ -77,7 +77,7 @@ class CopyManifest:
                            body["shelf"])
             manifest._check(stream_id, checkpoint_id)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise CorruptionError(f"{what} says what none does: {error}") from error
+            raise CorruptionError(f"{what} is invalid: {error}") from error
         return manifest
 
     def _check(self, stream_id: int, checkpoint_id: int) -> None:

@@ -18,7 +18,7 @@ from penstock.common.config import Config
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
 from penstock.mnode.write.csv_rows import CsvReader, is_packed, unpacked
 from penstock.shell.api.dbapi import Connection, connect
-from penstock.shell.commands.import_options import FORMATS
+from penstock.shell.commands.command_options import IMPORT_FORMATS
 
 BLOCK_BYTES = 8 << 20
 PIECE_ROWS = 1 << 18
@@ -105,7 +105,7 @@ def _format_of(path: Path, options: ImportOptions) -> str:
     found = _ENDINGS.get(plain.suffix.lower())
     if found is None:
         raise InvalidStatementError(f"the ending of {path} doesn't tell its format",
-                                    hint=f"--format {'|'.join(FORMATS)}")
+                                    hint=f"--format {'|'.join(IMPORT_FORMATS)}")
     return found
 
 

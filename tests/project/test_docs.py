@@ -17,7 +17,7 @@ from kits.pages.examples import shown_in
 
 from penstock.common import connection, errors
 from penstock.mnode.admin.sandbox import Sandbox
-from penstock.shell.commands.generate_options import add_generate_options
+from penstock.shell.commands.command_options import add_generate_options
 from penstock.shell.terminal.error_text import ScriptPlace, error_text
 from penstock.shell.terminal.help_text import COMMANDS
 from penstock.tasks.protocol import task_status
