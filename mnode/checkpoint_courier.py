@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, UnavailableError
@@ -24,6 +23,7 @@ from penstock.mnode.cluster.cluster_messages import (
     PieceAnswer,
     PieceRequest,
 )
+from penstock.mnode.node_checkpoints import NodeCheckpoints
 
 _log = logger(__name__)
 _MESSAGES_MAX = 256
@@ -35,41 +35,13 @@ _BATCH_MAX = 32
 _FIRST_COPIES_AFTER_S = 5.0
 
 
-class CourierPlace(Protocol):
-    """What the courier asks of the node that it belongs to."""
-
-    def tenure(self) -> int | None:
-        """Returns the epoch in which this node is active; None if it isn't."""
-        ...
-
-    def followed(self) -> tuple[int, int] | None:
-        """Returns the epoch and the number of the active node that this one follows."""
-        ...
-
-    def readable(self) -> Mapping[int, tuple[int, int]]:
-        """Returns, by log, from which version to which it is the active's on this node."""
-        ...
-
-    def others(self) -> Sequence[int]:
-        """Returns the numbers of all other nodes."""
-        ...
-
-    def streams(self) -> tuple[Sequence[int], bool]:
-        """Returns all streams and ingests, and whether the cluster has acknowledged that there are no others."""
-        ...
-
-    def send(self, node: int, message: CheckpointMessage) -> object:
-        """Sends to a node, or drops."""
-        ...
-
-
 class CheckpointCourier:
     """Both sides. `interval_s`: from one copy of a stream to the next, at least.
 
     Whatever fails is logged, told by `problems`, and tried again.
     """
 
-    def __init__(self, place: CourierPlace, giving: CheckpointsToGive, shelf: HeldCheckpoints, clock: Clock,
+    def __init__(self, place: NodeCheckpoints, giving: CheckpointsToGive, shelf: HeldCheckpoints, clock: Clock,
                  interval_s: float) -> None:
         self._place = place
         self._giving = giving

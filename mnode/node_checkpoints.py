@@ -18,7 +18,7 @@ _SYNCS_MAX = 8
 
 
 class NodeCheckpoints:
-    """Implements `CourierPlace`. What puts something in its place raises UnavailableError while the node is active."""
+    """What puts something in its place raises UnavailableError while the node is active."""
 
     def __init__(self, others: Sequence[int], service: ClusterService, catalog: Catalog, copying: CatalogCopying,
                  directory: ClusterDirectory, vnodes: FollowedVnodes) -> None:

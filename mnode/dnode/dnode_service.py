@@ -14,12 +14,13 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import InternalError, PenstockError
 from penstock.common.logging import logger
+from penstock.common.sent_errors import encode_error
 from penstock.mnode.dnode.small_write_performer import SmallWritePerformer, add_fresh
 from penstock.tasks.dnode_access.dnode_client import REQUESTS, Request
 from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WorkerWrites, WritesOf, fresh_of
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.numbered_children import NumberedChildren
-from penstock.tasks.protocol.wire import BoundedFlightServer, decode, encode_error, flight_error
+from penstock.tasks.protocol.wire import BoundedFlightServer, decode, flight_error
 from penstock.tasks.state.copied_state import CheckpointOf
 
 _log = logger(__name__)

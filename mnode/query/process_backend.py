@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.sent_errors import decode_error
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle
 from penstock.mnode.query.query_execution import QueryRun, RunnableQuery
 from penstock.mnode.query.query_frames import (
@@ -29,7 +30,6 @@ from penstock.mnode.query.query_frames import (
     REQUEST,
     QueryFrame,
     QueryRequest,
-    decode_error,
     receive_frame,
     send_frame,
 )

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.common import errors
-from penstock.common.errors import InternalError, PenstockError, Position
+from penstock.common.errors import InternalError
 from penstock.common.quantities import GIB, MIB
 from penstock.mnode.query.json_rows import RowStyle
 
@@ -114,23 +113,3 @@ def _receive(connection: socket.socket, length: int) -> bytes:
         pieces.append(piece)
         length -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def encode_error(error: PenstockError) -> bytes:
-    """Returns the bytes that `decode_error` takes."""
-    at = error.position
-    return json.dumps({"class": type(error).__name__, "message": error.message, "code": error.code, "hint": error.hint,
-                       "position": at and [at.line, at.column, at.text]}).encode()
-
-
-def decode_error(data: bytes) -> PenstockError:
-    """Returns the error in its own class; an InternalError for what is none."""
-    try:
-        told = json.loads(data)
-        kind = getattr(errors, str(told["class"]), None)
-        if isinstance(kind, type) and issubclass(kind, PenstockError):
-            position = None if told["position"] is None else Position(*told["position"])
-            return kind(str(told["message"]), code=told["code"], hint=told["hint"], position=position)
-    except (ValueError, KeyError, TypeError) as error:
-        return InternalError(f"the error of a query can't be read: {type(error).__name__}")
-    return InternalError("the error of a query is of no kind that there is")

@@ -29,6 +29,7 @@ from penstock.common.errors import InternalError, LimitExceededError, PenstockEr
 from penstock.common.private import UMASK
 from penstock.common.processes import end_first_when_memory_is_short, end_with_parent
 from penstock.common.responsiveness import change_threads_often, leave_out_what_stays
+from penstock.common.sent_errors import encode_error
 from penstock.mnode.query.json_rows import small_parts
 from penstock.mnode.query.query_execution import LocalRun, RunnableQuery
 from penstock.mnode.query.query_frames import (
@@ -40,7 +41,6 @@ from penstock.mnode.query.query_frames import (
     REQUEST,
     REQUEST_MAX,
     QueryRequest,
-    encode_error,
     receive_frame,
     send_frame,
 )

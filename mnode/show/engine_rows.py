@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from penstock.common.admission import REASONS
@@ -12,26 +11,13 @@ from penstock.common.clock import Clock
 from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.cluster.cluster_status import NodeStatus
+from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.show.row_source import Maker, Rows
 from penstock.sql.schema import Database
-from penstock.wal.writer import Recovery
 
 _ENDPOINT = "localhost"
 _SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
-
-
-class VnodesView(Protocol):
-    """What vnodes tell about themselves."""
-
-    def wal_version(self, vgroup_id: int) -> int | None: ...
-
-    def problem(self, vgroup_id: int) -> str | None: ...
-
-    def recovery(self, vgroup_id: int) -> Recovery | None: ...
-
-    @property
-    def orphans(self) -> Sequence[Path]: ...
 
 
 class MembersView(Protocol):
@@ -50,7 +36,7 @@ class EngineRows:
     """Tells about one engine, since `started_ms`."""
 
     def __init__(
-        self, catalog: Catalog, vnodes: VnodesView, activity: Activity, config: Config, clock: Clock, version: str,
+        self, catalog: Catalog, vnodes: Storage, activity: Activity, config: Config, clock: Clock, version: str,
         started_ms: int, members: MembersView | None,
     ) -> None:
         """`members`: None if the engine belongs to no cluster."""

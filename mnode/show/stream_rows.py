@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from penstock.common.config import Config
 from penstock.mnode.catalog.catalog import Catalog
@@ -12,9 +11,7 @@ from penstock.mnode.coordinator.stream_bounds import state_bytes
 from penstock.mnode.coordinator.stream_status import (
     AuditInfo,
     CheckpointInfo,
-    SavepointInfo,
     StreamInfo,
-    StreamsSnapshot,
 )
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.mnode.coordinator.task_settings import BYTES_PER_MEGABYTE, task_settings
@@ -23,7 +20,9 @@ from penstock.mnode.show.history_text import history_text
 from penstock.mnode.show.row_source import Maker, Row, Rows
 from penstock.mnode.show.task_rows import TaskSetting, task_row, to_ms, watermark_row
 from penstock.mnode.streams.audit_incidents import Incidents
-from penstock.mnode.streams.ingest_statements import IngestInfo
+from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_lifecycle import Lifecycle
+from penstock.mnode.streams.stream_reports import StreamReports
 from penstock.planner.streams.external_sink import delivery_promise
 from penstock.sql.schema import Table
 from penstock.sql.types import Precision
@@ -31,29 +30,11 @@ from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 
-class StreamsView(Protocol):
-    """What running streams tell about themselves."""
-
-    def snapshot(self) -> StreamsSnapshot: ...
-
-
-class SavepointsView(Protocol):
-    """The savepoints of all streams."""
-
-    def savepoints(self) -> list[SavepointInfo]: ...
-
-
-class IngestsView(Protocol):
-    """The state of all ingests."""
-
-    def infos(self) -> list[IngestInfo]: ...
-
-
 class StreamRows:
     """Makes the rows about streams and ingests."""
 
     def __init__(
-        self, catalog: Catalog, streams: StreamsView, savepoints: SavepointsView, ingests: IngestsView,
+        self, catalog: Catalog, streams: StreamReports, savepoints: Lifecycle, ingests: Ingests,
         incidents: Incidents, config: Config,
     ) -> None:
         self._catalog = catalog

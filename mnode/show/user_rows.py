@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol, get_args
+from typing import get_args
 
 from penstock.mnode.access.audit_log import Audit
 from penstock.mnode.access.roles import OWNER
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.ddl.connections import ExternalConnectionInfo
+from penstock.mnode.ddl.connections import Connections
 from penstock.mnode.show.row_source import Maker, Rows
 from penstock.sql.rights import Privilege, Rights
 from penstock.sql.tree.expression_nodes import quote_string
 
 
-class ConnectionsView(Protocol):
-    """The connections to external servers, with who uses them and whether they work."""
-
-    def infos(self) -> list[ExternalConnectionInfo]: ...
-
-
 class UserRows:
     """Lists users, and what they made or did."""
 
-    def __init__(self, catalog: Catalog, audit: Audit, connections: ConnectionsView, started_ms: int) -> None:
+    def __init__(self, catalog: Catalog, audit: Audit, connections: Connections, started_ms: int) -> None:
         """`started_ms`: since when everybody is the owner, while there are no users."""
         self._catalog = catalog
         self._audit = audit

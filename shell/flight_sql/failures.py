@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import grpc
 
 from penstock.common import errors
-from penstock.common.errors import InternalError, NoAnswerError, PenstockError, Position
+from penstock.common.errors import NoAnswerError, PenstockError
+from penstock.common.sent_errors import cut, decode_error, encode_error
 
 #: The trailing header that carries an error in full.
 DETAILS = "penstock-error-bin"
@@ -44,39 +43,22 @@ def code_of(error: PenstockError) -> grpc.StatusCode:
 
 def text_of(error: PenstockError) -> str:
     """Returns the error as users read it, cut to what fits the status of a call."""
-    return _cut(str(error))
+    return cut(str(error), _TEXT_MAX)
 
 
 def encode(error: PenstockError) -> bytes:
-    """Returns the error in full, as `decode` takes it."""
-    at = error.position
-    return json.dumps({
-        "class": type(error).__name__, "message": _cut(error.message), "code": error.code,
-        "hint": error.hint and _cut(error.hint),
-        "position": None if at is None else [at.line, at.column, at.text[:100]]}).encode()
-
-
-def decode(data: bytes) -> PenstockError:
-    """Returns the error that `encode` was given, in its own class."""
-    told = json.loads(data)
-    kind = getattr(errors, told["class"], InternalError)
-    position = None if told["position"] is None else Position(*told["position"])
-    error: PenstockError = kind(told["message"], code=told["code"], hint=told["hint"], position=position)
-    return error
+    """Returns the error in full, for DETAILS."""
+    return encode_error(error, _TEXT_MAX)
 
 
 def error_of(failure: grpc.RpcError, address: str) -> PenstockError:
     """Returns what a call failed with: the server's own error, or one that says what became of the call."""
     for name, value in failure.trailing_metadata() or ():
         if name == DETAILS:
-            return decode(value)
+            return decode_error(value)
     code, text = failure.code(), failure.details()
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.InvalidValueError(f"{address} refused the call: {text}")
     if code is grpc.StatusCode.CANCELLED:
         return errors.CancelledError("the call was cancelled")
     return NoAnswerError(f"{address} doesn't answer: {text}", hint="is `penstock serve` running there?")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"

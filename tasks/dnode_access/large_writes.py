@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError, UnavailableError
+from penstock.common.sent_errors import decode_error
 from penstock.tasks.dnode_access.small_writes import Heard
 from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WritesOf, fresh_in
 from penstock.tasks.protocol.messages import ResultWrite
-from penstock.tasks.protocol.wire import decode_error, encode, error_of_flight
+from penstock.tasks.protocol.wire import encode, error_of_flight
 
 if TYPE_CHECKING:
     from penstock.tasks.dnode_access.dnode_client import DnodeClient

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError
+from penstock.common.sent_errors import decode_error
 from penstock.tasks.protocol.messages import Delivered, ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
-from penstock.tasks.protocol.wire import SENT_AHEAD, decode, decode_error, encode
+from penstock.tasks.protocol.wire import SENT_AHEAD, decode, encode
 
 ACKNOWLEDGED = b"ok"
 

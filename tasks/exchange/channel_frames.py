@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError
+from penstock.common.sent_errors import decode_error, encode_error
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.messages import Barrier, Block, End, Retract, RetractEnd, Signal, TaskId, Watermark
-from penstock.tasks.protocol.wire import decode_error, encode, encode_error
+from penstock.tasks.protocol.wire import encode
 
 FRAME_SIGNALS_MAX = 64
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from penstock.common import errors
 from penstock.common.admission import WORKER_PORTS
 from penstock.common.clock import SystemClock
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.port_guard import PortGuard
+from penstock.common.sent_errors import decode_error, encode_error
 
 _log = logger(__name__)
 
@@ -53,22 +53,6 @@ def decode(data: bytes, kinds: tuple[type, ...]) -> Any:
     if not isinstance(message, kinds):
         raise InternalError(f"a {type(message).__name__} where {' or '.join(k.__name__ for k in kinds)} belongs")
     return message
-
-
-def encode_error(error: BaseException) -> bytes:
-    """Returns an error as bytes; errors that aren't Penstock's travel as InternalError with their type's name."""
-    if isinstance(error, PenstockError):
-        return encode((type(error).__name__, error.message, error.code, error.hint))
-    return encode((InternalError.__name__, f"{type(error).__name__}: {error}", None, None))
-
-
-def decode_error(data: bytes) -> PenstockError:
-    """Returns the error that `encode_error` was given, in its own class."""
-    name, message, code, hint = decode(data, (tuple,))
-    kind = getattr(errors, name, InternalError)
-    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
-        kind = InternalError
-    return kind(message, code=code, hint=hint)
 
 
 def error_of_flight(error: flight.FlightError, doing: str) -> PenstockError:

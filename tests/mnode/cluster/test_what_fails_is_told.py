@@ -37,6 +37,7 @@ from penstock.mnode.cluster.cluster_service import ClusterService
 from penstock.mnode.cluster.node_transport import NodeTransport
 from penstock.mnode.cluster.zookeeper_registry import ZookeeperRegistry
 from penstock.mnode.dnode.vnode_copies import CopySources
+from penstock.mnode.node_checkpoints import NodeCheckpoints
 from penstock.mnode.vnode_copier import VnodeCopier
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
@@ -102,7 +103,7 @@ def test_a_copy_is_tried_again_whatever_went_wrong(vnode: Vnode, tmp_path: Path)
 
 
 class Place:
-    """Implements `CourierPlace`: a node that is active, and has one stream."""
+    """Stands for `NodeCheckpoints`: a node that is active, and has one stream."""
 
     def __init__(self) -> None:
         self.turns = Failing(KeyError("turn"))
@@ -158,7 +159,8 @@ def test_a_checkpoint_that_cannot_be_copied_is_tried_again() -> None:
     """Nor is it said that all streams' checkpoints are offered before this one is."""
     place, giving = Place(), Giving(KeyError("made"), "the state is damaged")
     shelf = MemoryShelf(MemoryNode(ACTIVE, {}, 3), {})
-    courier = CheckpointCourier(place, cast(CheckpointsToGive, giving), shelf, HurriedClock(), 60.0)
+    courier = CheckpointCourier(
+        cast(NodeCheckpoints, place), cast(CheckpointsToGive, giving), shelf, HurriedClock(), 60.0)
     seen = set[str]()
     courier.start()
 

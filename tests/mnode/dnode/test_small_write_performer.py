@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.common.errors import InternalError, StaleAttemptError
+from penstock.common.sent_errors import encode_error
 from penstock.mnode.dnode.small_write_performer import SmallWritePerformer
 from penstock.tasks.dnode_access.write_messages import SinkEnd, SmallWrite, WritesOf, outcomes
 from penstock.tasks.protocol.messages import Delivered, ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
-from penstock.tasks.protocol.wire import encode_error
 
 OF = WritesOf(5, 1, TaskId(5, "sink", 0), 77)
 OTHER = WritesOf(6, 2, TaskId(6, "sink", 1), 78)

@@ -25,6 +25,7 @@ from kits.basics.waiting import wait_until
 from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb
 from penstock.common.errors import InternalError, InvalidValueError, LimitExceededError, PenstockError, UnavailableError
 from penstock.common.quantities import MIB
+from penstock.common.sent_errors import decode_error
 from penstock.mnode.query import query_process
 from penstock.mnode.query.process_backend import ProcessBackend, ProcessRun
 from penstock.mnode.query.query_execution import LocalRun, RunnableQuery
@@ -35,7 +36,6 @@ from penstock.mnode.query.query_frames import (
     JSON,
     REQUEST,
     QueryRequest,
-    decode_error,
     receive_frame,
     send_frame,
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.common import errors
 from penstock.common.errors import InternalError, LimitExceededError, PenstockError
+from penstock.common.sent_errors import decode_error, encode_error
 from penstock.mnode.query.json_rows import UTC_ROWS, RowStyle
 from penstock.mnode.query.query_frames import (
     ARROW,
@@ -21,8 +22,6 @@ from penstock.mnode.query.query_frames import (
     REQUEST,
     QueryFrame,
     QueryRequest,
-    decode_error,
-    encode_error,
     receive_frame,
     send_frame,
 )

@@ -25,6 +25,7 @@ from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.common.sent_errors import decode_error, encode_error
 from penstock.mnode.controller import worker_connections
 from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerListener
 from penstock.mnode.dnode.dnode_service import DnodeService
@@ -37,7 +38,7 @@ from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
-from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error, error_of_flight
+from penstock.tasks.protocol.wire import decode, encode, error_of_flight
 from penstock.tasks.state.copied_state import CheckpointOf
 
 SECRET = b"secret"
