@@ -226,16 +226,6 @@ class CheckpointMachine:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def validate(self) -> None:
-        """Raises InternalError if the books don't balance."""
-        for p in self._streams.values():
-            if not p.acknowledged.keys() <= p.tasks:
-                raise InternalError(f"stream {p.stream_id:x}: acknowledged by tasks that it doesn't have")
-            if p.phase is CheckpointPhase.COMMITTING and p.acknowledged.keys() != p.tasks:
-                raise InternalError(f"stream {p.stream_id:x}: commits without all tasks")
-            if p.phase is CheckpointPhase.COLLECTING and p.acknowledged.keys() == p.tasks:
-                raise InternalError(f"stream {p.stream_id:x}: collects although all tasks have acknowledged")
-
     def _handle_attempt_runs(self, event: AttemptRuns, now: float, now_ms: int) -> list[Instruction]:
         if not event.tasks:
             raise InternalError(f"stream {event.stream_id:x} runs without tasks")

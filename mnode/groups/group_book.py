@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from penstock.common.errors import InternalError
 from penstock.mnode.checkpoints.transitions import check_transition
 from penstock.mnode.groups.group_events import AddStream, Cause, GroupSettings
 from penstock.planner.task_plans.stream_plan import IsolationClass
@@ -221,27 +220,6 @@ class GroupBook:
             elif stream.state is StreamState.BACKOFF:
                 times.append(stream.retry_at)
         return min(times, default=None)
-
-    def validate(self) -> None:
-        """Raises InternalError if streams and groups contradict each other."""
-        for stream in self.streams.values():
-            group = stream.group
-            if stream.stream_id not in group.streams or group.number not in self.groups:
-                raise InternalError(f"stream {stream.stream_id} and group {group.name} don't know each other")
-            if (stream.state in TIMED_STATES) != (self._timed.get(stream.stream_id) is stream):
-                raise InternalError(f"stream {stream.stream_id} is {stream.state.name}, and its time isn't kept")
-            active = stream.state in (StreamState.DEPLOYING, StreamState.RUNNING, StreamState.PREPARING)
-            if active and group.state is not GroupState.RUNNING:
-                raise InternalError(f"stream {stream.stream_id} is {stream.state.name} in a group that isn't")
-        for group in self.groups.values():
-            if len(group.streams) > self.settings.streams_max:
-                raise InternalError(f"group {group.name} holds {len(group.streams)} streams")
-            if group.streams - self.streams.keys():
-                raise InternalError(f"group {group.name} holds streams that don't exist")
-            if group.lacks_slots and (group.state is not GroupState.WAITING or not self.missing_slots(group)):
-                raise InternalError(f"group {group.name} is {group.state.name} and waits for slots that are there")
-            if group.state is GroupState.RUNNING and len(group.joined) != group.workers:
-                raise InternalError(f"group {group.name} runs with {len(group.joined)} of {group.workers} workers")
 
     def move_stream(self, stream: PlacedStream, state: StreamState, reason: str, now: float) -> None:
         """Puts a stream into another state. Raises InvalidTransitionError."""

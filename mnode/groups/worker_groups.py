@@ -80,10 +80,6 @@ class GroupMachine:
         """Returns the earliest time at which a GroupTick would change something, or None."""
         return self._book.next_deadline()
 
-    def validate(self) -> None:
-        """Raises InternalError if streams and groups contradict each other."""
-        self._book.validate()
-
     def missing_slots(self, *groups: Group) -> int:
         """Returns how many slots these groups, which have no job, would need besides those that are free."""
         return self._book.missing_slots(*groups)

@@ -61,11 +61,27 @@ SETTINGS = GroupSettings(
 VNODES = Nodes((2, 3))
 
 
+def validate(machine: GroupMachine) -> None:
+    """Fails if streams and groups contradict each other."""
+    book = machine._book
+    for stream in machine.streams:
+        assert stream.stream_id in stream.group.streams
+        assert stream.group.number in book.groups
+        assert (stream.state in group_book.TIMED_STATES) == (book._timed.get(stream.stream_id) is stream)
+        if stream.state in (StreamState.DEPLOYING, StreamState.RUNNING, StreamState.PREPARING):
+            assert stream.group.state is GroupState.RUNNING
+    for group in machine.groups:
+        assert len(group.streams) <= book.settings.streams_max
+        assert group.streams <= book.streams.keys()
+        assert not group.lacks_slots or (group.state is GroupState.WAITING and machine.missing_slots(group))
+        assert group.state is not GroupState.RUNNING or len(group.joined) == group.workers
+
+
 @pytest.fixture
 def machine() -> Iterator[GroupMachine]:
     machine = GroupMachine(SETTINGS)
     yield machine
-    machine.validate()
+    validate(machine)
 
 
 def add(machine: GroupMachine, stream_id: int, now: float = 0.0) -> list[Instruction]:
@@ -130,7 +146,7 @@ def test_groups_are_packed_once_all_processors_have_workers(processors: int, sha
         SETTINGS, streams_per_worker=shared, packed_streams_per_worker=5, processors=processors))
     for stream_id in range(1, 9):
         add(machine, stream_id)
-    machine.validate()
+    validate(machine)
     assert Counter(state_of(machine, stream_id).group.number for stream_id in range(1, 9)) == dict(enumerate(groups, 1))
 
 
@@ -530,7 +546,7 @@ class GroupHistories(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        self.machine.validate()
+        validate(self.machine)
         running = {s.stream_id for s in self.machine.streams if s.state is StreamState.RUNNING}
         assert running == self.up
         assert self.jobs <= self.known <= self.jobs | {
