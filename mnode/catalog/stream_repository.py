@@ -173,10 +173,9 @@ class StreamRepository(_RunningRepository[StreamRecord]):
 
     def _sort(self) -> None:
         super()._sort()
-        makers = {uid: stream for stream in self.all() for uid in stream.made_uids}
-        if makers.keys() != self._makers.keys():
+        before, self._makers = self._makers, {uid: one for one in self.all() for uid in one.made_uids}
+        if before.keys() != self._makers.keys():
             self._index.note_change()
-        self._makers = makers
 
 
 class IngestRepository(_RunningRepository[IngestRecord]):

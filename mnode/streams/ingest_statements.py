@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from penstock.common.connection import ExternalConnection, OpenedConnection
-from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError
+from penstock.common.errors import AlreadyExistsError, NotFoundError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
@@ -23,6 +23,7 @@ from penstock.mnode.ddl.connections import problem_text
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
+from penstock.mnode.streams.known_streams import told_failure
 from penstock.mnode.streams.stream_removal import end_tasks, remove_state
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
@@ -194,12 +195,8 @@ class Ingests:
             self._failed.pop(ingest.id, None)
             if not self._services.config.disable_stream:
                 self._run(ingest, plan)
-        except PenstockError as error:
-            _log.error("ingest %s cannot be started: %s", ingest.name, error, extra=about(stream=ingest.name))
-            self._failed[ingest.id] = (error, self._services.clock.now_ms())
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
-            _log.exception("ingest %s cannot be started", ingest.name, extra=about(stream=ingest.name))
-            self._failed[ingest.id] = (InternalError.of(error), self._services.clock.now_ms())
+            self._failed[ingest.id] = (told_failure("ingest", ingest.name, error), self._services.clock.now_ms())
 
     def table_altered(self) -> None:
         """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""
@@ -241,12 +238,7 @@ class Ingests:
     def settle(self, ingest: IngestRecord) -> None:
         """Makes durable what an ingest has written, before a checkpoint counts it as done. Raises StorageError."""
         table = self._services.catalog.table_by_uid(ingest.target_uid)
-        names = {table.database} if table is not None else set()
-        if ingest.dlq is not None:
-            names.add(ingest.dlq[0])
-        for name in names:
-            for vgroup_id in require_database(name, self._services.catalog).vgroup_ids:
-                self._services.storage.vnode(vgroup_id).sync()
+        self._services.sync_databases({*([] if table is None else [table.database]), *(ingest.dlq or ())[:1]})
 
     # --- what is shown -----------------------------------------------------------------------------------------
 

@@ -53,12 +53,7 @@ class KnownStreams:
 
     def note_failure(self, stream: StreamRecord, error: Exception) -> None:
         """Notes why a stream can't be started."""
-        if isinstance(error, PenstockError):
-            _log.error("stream %s cannot be started: %s", stream.name, error, extra=about(stream=stream.name))
-        else:
-            _log.error("stream %s cannot be started", stream.name, extra=about(stream=stream.name), exc_info=error)
-            error = InternalError.of(error)
-        self.failures[stream.id] = (error, self._clock.now_ms())
+        self.failures[stream.id] = (told_failure("stream", stream.name, error), self._clock.now_ms())
 
     def tell(self, stream_id: int, text: str) -> None:
         """Notes something that people should hear of; see `ins_stream_events`."""
@@ -68,6 +63,14 @@ class KnownStreams:
     def events(self) -> list[EventInfo]:
         """Returns what was told lately, oldest first."""
         return list(self._events)
+
+
+def told_failure(what: str, name: str, error: Exception) -> PenstockError:
+    """Logs why a stream or an ingest can't be started; returns the error to be told of it."""
+    told = error if isinstance(error, PenstockError) else InternalError.of(error)
+    _log.error("%s %s cannot be started: %s", what, name, told, extra=about(stream=name),
+               exc_info=None if told is error else error)
+    return told
 
 
 def refuse_stopped(stream: StreamRecord, verb: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
-from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.commit_records import CommitRecord, require_layout
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator import stored_plan
@@ -121,9 +120,7 @@ class StreamCheckpoints:
         if stream is None:
             return
         tables = [self._services.catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid)]
-        for name in dict.fromkeys(table.database for table in tables if table is not None):
-            for vgroup_id in require_database(name, self._services.catalog).vgroup_ids:
-                self._services.storage.vnode(vgroup_id).sync()
+        self._services.sync_databases({table.database for table in tables if table is not None})
 
     def hold(self, stream: StreamRecord, record: CommitRecord) -> None:
         """Holds the log for a stream that is to go on from a checkpoint, in the vnodes that it doesn't read yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.common.clock import Clock
@@ -12,6 +12,7 @@ from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
+from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.checkpoint_backups import Backups
 from penstock.mnode.checkpoints.checkpoint_copies import CheckpointsToGive
 from penstock.mnode.checkpoints.commit_records import CommitRecords
@@ -108,3 +109,9 @@ class StreamServices:
     def settings(self, options: StreamOptions) -> TaskSettings:
         """Returns what the tasks of a stream with these options work by."""
         return stream_settings(self.config, self.paths, options)
+
+    def sync_databases(self, names: Iterable[str]) -> None:
+        """Makes durable what has been written into these databases. Raises StorageError."""
+        for name in names:
+            for vgroup_id in require_database(name, self.catalog).vgroup_ids:
+                self.storage.vnode(vgroup_id).sync()
