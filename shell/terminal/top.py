@@ -300,11 +300,16 @@ def run_top(engine: Watched, console: Console, terminal: Input, clock: Clock, in
                 if order is not None and state.chosen is not None:
                     state = _told(state, lambda order=order, name=state.chosen: engine.order(order, name))  # type: ignore[misc]
             if terminal.closed:
-                return
+                break
             if clock.monotonic() >= next_look:
                 next_look = clock.monotonic() + interval_s
                 state = _looked(state, engine)
             live.update(render(state), refresh=True)
+    # A terminal's screen has gone with the input; elsewhere the last line has no end yet.
+    if console.is_terminal:
+        console.print(render(state))
+    else:
+        console.line()
 
 
 def _looked(state: TopState, engine: Watched) -> TopState:

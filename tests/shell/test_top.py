@@ -220,6 +220,7 @@ def test_without_an_input_the_engine_is_shown_once(told: Overview) -> None:
         run_top(engine, Console(file=output, width=160), terminal, SystemClock(), 0.01)
     assert engine.looks == 1
     assert BOTTLENECK in output.getvalue()
+    assert output.getvalue().endswith("q quit\n")
 
 
 def test_another_engine_is_reached_by_its_page(told: Overview) -> None:
