@@ -34,8 +34,8 @@ def show_top(options: argparse.Namespace, config: Config, login: tuple[str, str]
     except DataDirectoryInUseError as error:
         if not config.ui_port:
             raise DataDirectoryInUseError(
-                error.message, hint="start that engine with uiPort set, and use penstock top --url; or, for a server, .top "
-                                    "in a shell with --host") from error
+                error.message, hint="start that engine with uiPort set, and use penstock top --url; or, for a server, "
+                                    ".top in a shell with --host") from error
         _top_at(f"http://{config.host}:{config.ui_port}", login, options.interval)
         return
     with connection:
