@@ -67,8 +67,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
         if plan.sink.external.format == "avro":
             lines.append(f"Schema of Avro: {json.dumps(avro_schema(plan.sink))}")
         fate = "is paused" if plan.dlq is None or not plan.dlq.failures else f"goes on, {plan.dlq.name} has the results"
-        lines.append(f"What {plan.sink.external.connection} doesn't take is tried again for RETRY_TIME, then the "
-                     f"stream {fate}")
+        lines.append(f"Failed writes to {plan.sink.external.connection} are retried for RETRY_TIME, then the stream "
+                     f"{fate}")
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
     if plan.sink.children_sql and plan.sink.table and not plan.sink.keyed:
@@ -130,19 +130,19 @@ def _computation(plan: StreamPlan) -> list[str]:
             return [f"The clock fires it every {duration_text(schedule.period_ms, 1000)}, in time zone "
                     f"{schedule.time_zone}; of times that have passed while it didn't run, once"]
         case RefreshPlan(groups=groups) if groups:
-            return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
-                    "tables have changed"]
+            return [f"Recomputed and compared with the result table: groups by {', '.join(groups)} whose child tables "
+                    "have changed"]
         case RefreshPlan(reason=reason) if plan.sink.by_key:
-            return ["Computed again as a whole whenever a table that it reads has changed: no quicker way is known for "
-                    f"{reason}", "Each checkpoint has what differs from what was sent before, told apart by "
-                    f"{', '.join(key_names(plan.sink))}; it leaves when the checkpoint is valid"]
+            return [f"Recomputed as a whole when one of its tables changes: there is no incremental way for {reason}",
+                    "Each checkpoint has the difference to what was sent before, by the key "
+                    f"{', '.join(key_names(plan.sink))}; it is sent when the checkpoint is committed"]
         case RefreshPlan(reason=reason, touched=touched) if touched:
             names = ", ".join(plan.sink.columns[place].name for place in touched)
-            return [f"Computed again, and compared with the result table: what has values of {names} that rows have "
-                    f"which came, changed or went; no quicker way is known for {reason}"]
+            return [f"Recomputed and compared with the result table: results with the {names} of rows that were "
+                    f"inserted, changed or deleted; there is no incremental way for {reason}"]
         case RefreshPlan(reason=reason):
-            return ["Computed again as a whole, and compared with the result table, whenever a table that it reads "
-                    f"has changed: no quicker way is known for {reason}"]
+            return ["Recomputed as a whole and compared with the result table when one of its tables changes: there is "
+                    f"no incremental way for {reason}"]
 
 
 def _source(plan: StreamPlan) -> list[str]:
@@ -184,8 +184,8 @@ def _join(plan: StreamPlan, join: JoinPlan) -> list[str]:
     if join.single:
         lines.append(f"One join task: {join.single}")
     if join.windows is None and plan.sink.key_column is None:
-        lines.append("Of results of one group and time the greatest stays, by its columns from left to right; a second "
-                     "column with PRIMARY KEY keeps them apart")
+        lines.append("Of several results with the same group and time, the greatest is kept, by its columns from left "
+                     "to right; with a second PRIMARY KEY column, all are kept")
     lines += [f"Each source task of the {name} side computes with DuckDB: {side.source.sql}"
               for name, side in zip(("left", "right"), join.sides, strict=True)]
     lines.append(f"Each join task computes with DuckDB: {join.sql}")
@@ -219,7 +219,7 @@ def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
         reasons.append(f"shared only with {plan.isolation_class.value} (apartNice), since it calls {called}")
     elif plan.isolation_class is IsolationClass.OPEN_GROUPS:
         reasons.append(f"shared only with {plan.isolation_class.value} (apartNice), "
-                       "since columns of rows tell its groups apart")
+                       "since its groups are columns of rows")
     if snode_ids:
         on = ", ".join(map(str, snode_ids))
         reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
@@ -269,9 +269,9 @@ def _window_state(plan: StreamPlan) -> str:
         return f"bounded, what all rows together come to is kept; {where}"
     if plan.policies.state_ttl is not None:
         kept = duration_text(plan.policies.state_ttl, UNITS_PER_SECOND[plan.source.precision])
-        return (f"bounded, groups go that nothing has changed for {kept} of event time, or an eighth longer "
-                "(STATE_TTL); their results stay, and of one that comes again the result begins anew: it may differ "
-                f"from the query's; {where}")
+        return (f"bounded, groups without changes for {kept} of event time, or an eighth longer, are removed "
+                "(STATE_TTL); their results stay, and a group that returns starts anew: its result may differ from the "
+                f"query's; {where}")
     if plan.keeps_groups:
         known = "no more than tables" if not plan.grouping.by_values else "however many there are"
         return f"all groups are kept, {known}; {where}"

@@ -117,7 +117,7 @@ def test_explain_names_it(bed: TestBed) -> None:
     lines = [line for line, *_ in bed.rows(
         "EXPLAIN CREATE STREAM s STATE_TTL 1d INTO o AS SELECT v, count(*) n FROM m GROUP BY v")]
     state = next(line for line in lines if line.startswith("State: "))
-    assert "bounded, groups go that nothing has changed for 1d of event time, or an eighth longer (STATE_TTL)" in state
+    assert "bounded, groups without changes for 1d of event time, or an eighth longer, are removed (STATE_TTL)" in state
     assert "may differ from the query's" in state
     assert "Rows that are rewritten or deleted are read back with all others of their group" in lines
 
