@@ -367,7 +367,7 @@ def test_statement_timeout(tmp_path: Path) -> None:
         passes.join()
         con.execute("RESET statement_timeout")
         assert con.execute("SHOW statement_timeout").fetchone() == ("0",)
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match="no duration"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="not a duration"):
             con.execute("SET statement_timeout = 'soon'")
 
 

@@ -124,7 +124,7 @@ def test_clear_bytes_before_tls() -> None:
     assert taken(conversation, struct.pack("!II", 8, 80_877_103)) == [frontend.Encryption(True)]
     conversation.encrypted()
     conversation.receive(startup(user="u"))
-    with pytest.raises(ProtocolError, match="in clear"):
+    with pytest.raises(ProtocolError, match="unencrypted bytes"):
         conversation.encrypted()
 
 
