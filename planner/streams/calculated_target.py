@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError
+from penstock.common.errors import InvalidStatementError, InvalidStreamError
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.stream import Target
@@ -15,7 +15,7 @@ from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_scopes import PartitionScope
-from penstock.sql.schema import CatalogView, Column, Database, Session, Table
+from penstock.sql.schema import CatalogView, Column, Database, Session, Table, database_missing
 from penstock.sql.tree.fired_queries import END, FIRED, ID, ROWS, START, group_column
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, Precision, timestamp
@@ -74,7 +74,7 @@ def target_database(
         raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
     found = catalog.database(name)
     if found is None:
-        raise NotFoundError(f"database {name} does not exist", code=0x0388)
+        raise database_missing(name, catalog)
     return found
 
 

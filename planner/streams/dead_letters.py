@@ -109,7 +109,7 @@ def dlq_table(name: Name, precision: Precision, catalog: CatalogView, session: S
     wanted = [(column.name, column.type) for column in (*dlq_columns(precision), *dlq_tags())]
     if existing is not None and (existing.kind != "super" or [
             (column.name, column.type) for column in (*existing.columns, *existing.tags)] != wanted):
-        raise InvalidStatementError(f"{database}.{name.name} exists, but is no DLQ table",
+        raise InvalidStatementError(f"{database}.{name.name} exists and is not a DLQ table",
                                     hint="leave its creation to CREATE STREAM or CREATE INGEST")
     return DlqPlan(database, name.name, 0 if existing is None else existing.uid, (), late=False, errors=True,
                    failures=False)

@@ -11,7 +11,7 @@ from penstock.common.quantities import MIB
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.streams.dead_letters import dlq_table
 from penstock.planner.task_plans.stream_plan import DlqPlan
-from penstock.sql.schema import CatalogView, Column, Database, Session, Table
+from penstock.sql.schema import CatalogView, Column, Database, Session, Table, database_missing
 from penstock.sql.tree.statements import (
     CreateIngest,
     FieldMapping,
@@ -149,7 +149,7 @@ def _target(statement: CreateIngest, catalog: CatalogView, session: Session) -> 
     if database is None:
         raise InvalidStatementError(f"no database is chosen for {name}", code=0x2616, hint="USE one, or write db.table")
     if catalog.database(database) is None:
-        raise NotFoundError(f"database {database} does not exist", code=0x0388)
+        raise database_missing(database, catalog)
     table = catalog.table(database, name.name)
     if table is None:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603,

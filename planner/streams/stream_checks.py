@@ -34,8 +34,8 @@ def check_shape(stream: StreamContext) -> None:
     for call in (call for part in given for call in found_in(part, exp.Anonymous)):
         spec = function_of(call)
         if spec is not None and spec.category == "scalar" and not spec.in_stream:
-            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
-                                     "computed", code=FUNCTION_NOT_ALLOWED, position=stream.position(call))
+            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: its value differs between calls",
+                                     code=FUNCTION_NOT_ALLOWED, position=stream.position(call))
 
 
 def check_window(stream: StreamContext) -> None:

@@ -351,8 +351,8 @@ def _check_functions(query: Query) -> None:
     for call in found_in(query, exp.Anonymous):
         spec = function_of(call)
         if spec is not None and spec.volatile:
-            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
-                                     "computed", code=_NOT_ALLOWED_FUNCTION)
+            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: its value differs between calls",
+                                     code=_NOT_ALLOWED_FUNCTION)
 
 
 def _sources(
@@ -404,7 +404,7 @@ def _target(
         raise NotFoundError(f"database {database} does not exist" if database else "no database is in use", code=0x0388)
     if catalog.table(known.name, name.name) is not None:
         raise AlreadyExistsError(f"table {known.name}.{name.name} already exists", code=0x0603,
-                                 hint="such a stream makes its table: rows of others would be taken for its own")
+                                 hint="such a stream makes its own table: it would delete rows of others")
     given = statement.target.columns
     # Every table has a column tbname of its own.
     names = ["tbname_" if name == TBNAME else name for name in names_in_tables(batch.columns)]

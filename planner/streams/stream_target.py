@@ -29,7 +29,7 @@ from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_scopes import PartitionScope
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
-from penstock.sql.schema import Column, Table
+from penstock.sql.schema import Column, Table, database_missing
 from penstock.sql.tree.statements import ExternalTargetOptions
 from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, check_stored, timestamp
 
@@ -71,7 +71,7 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     if database is None:
         raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
     if catalog.database(database) is None:
-        raise NotFoundError(f"database {database} does not exist", code=0x0388)
+        raise database_missing(database, catalog)
     existing = catalog.table(database, target.name.name)
     values = [value for _, value in projections]
     if existing is None:

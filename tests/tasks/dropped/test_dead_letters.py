@@ -360,7 +360,7 @@ def test_late_recalc_is_ignore_expired_0(bed: TestBed) -> None:
     ("CREATE STREAM s TIME INGESTION LATE DLQ dead INTO o AS " + SUM, InvalidStreamError,
      "LATE is for windows by event time"),
     ("CREATE STREAM s ON_ERROR DLQ a LATE DLQ b INTO o AS " + SUM, PenstockError, "one DLQ table"),
-    ("CREATE STREAM s ON_ERROR DLQ st INTO o AS " + SUM, InvalidStatementError, "is no DLQ table"),
+    ("CREATE STREAM s ON_ERROR DLQ st INTO o AS " + SUM, InvalidStatementError, "is not a DLQ table"),
     ("REPLAY DLQ st", InvalidStatementError, "is not a DLQ table"),
 ])
 def test_what_is_refused(bed: TestBed, statement: str, error: type[PenstockError], text: str) -> None:
