@@ -29,10 +29,10 @@ def walk(data: bytes, place: Tail, last_max: int) -> Tail:
     `data` are the bytes of a segment from `place` on; if that is the segment's beginning, its header comes first.
     Raises DamagedRecordError where bytes are no records that follow each other from `place` on.
     """
-    at, crc, version, format_ = 0, place.crc, place.version, place.format
+    at, crc, version = 0, place.crc, place.version
     if place.offset == 0:
-        header, crc = decode_segment_header(data[:SEGMENT_HEADER_SIZE], Path(segment_name(place.segment)))
-        at, format_ = SEGMENT_HEADER_SIZE, header.format
+        _, crc = decode_segment_header(data[:SEGMENT_HEADER_SIZE], Path(segment_name(place.segment)))
+        at = SEGMENT_HEADER_SIZE
     end, end_crc, size = 0, place.crc, len(data)
     last = version
     while at + HEADER_SIZE <= size and (version < last_max or last > version):
@@ -53,7 +53,7 @@ def walk(data: bytes, place: Tail, last_max: int) -> Tail:
             last = record.version
             if not record.continues:
                 version, end, end_crc = last, at, crc
-    return Tail(version, place.segment, place.offset + end, end_crc, format_) if end else place
+    return Tail(version, place.segment, place.offset + end, end_crc) if end else place
 
 
 def behind_copied(records: CopiedRecords, end: Tail, vgroup_id: int) -> Tail:

@@ -28,13 +28,13 @@ def place_behind(fs: Fs, directory: Path, version: int) -> Tail | None:
     path = directory / segment_name(before[-1])
     data, at = fs.read(path), 0
     try:
-        header, _ = decode_segment_header(data[:SEGMENT_HEADER_SIZE], path)
+        decode_segment_header(data[:SEGMENT_HEADER_SIZE], path)
         at = SEGMENT_HEADER_SIZE
         while at < len(data):
             record = decode_header(data[at:at + HEADER_SIZE])
             at += record.total_size
             if record.version == version and record.kind is not RecordKind.SCHEMA:
-                return Tail(version, before[-1], at, record.crc, header.format)
+                return Tail(version, before[-1], at, record.crc)
     except DamagedRecordError as error:
         raise damaged(path, at, error) from error
     raise damaged(path, at, f"it ends before version {version}")

@@ -12,7 +12,7 @@ from penstock.common.errors import InvalidValueError
 from penstock.wal import record as wire
 from penstock.wal.declared_shapes import DeclaredShapes
 from penstock.wal.record import Pieces, RecordKind, size_of
-from penstock.wal.segment import FORMAT, SEGMENT_HEADER_SIZE, SegmentHeader, Tail
+from penstock.wal.segment import SEGMENT_HEADER_SIZE, SegmentHeader, Tail
 
 MAX_PAYLOAD = 1 << 30
 
@@ -71,9 +71,8 @@ class RecordPlan:
         if self._continued:
             return False  # who opens a log sees from its last segment alone whether all is there
         used = self.tail.offset
-        # What an older version has begun it may have to read again: it gets no records that it doesn't know.
-        return (self.tail.segment == 0 or self.tail.format < FORMAT
-                or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
+        return self.tail.segment == 0 or (
+            used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes)
 
     def record(
         self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, *, continues: bool = False
@@ -110,7 +109,7 @@ class RecordPlan:
         pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size, continues)
         if parts:
             parts += pieces
-        self.tail = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else before.format)
+        self.tail = Tail(version, segment, offset + size_of(pieces), crc)
         if continues or self._continued:
             if not self._continued:
                 self._whole = before

@@ -24,7 +24,7 @@ from penstock.wal.record import (
 )
 
 SEGMENT_MAGIC = b"PNSTWAL1"
-FORMAT = 4  # 1 has no packed rows, 2 none of ingests, 3 no deleted points
+FORMAT = 4
 _SEGMENT = struct.Struct("<8sIIQqQI16x")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size
@@ -46,18 +46,17 @@ class SegmentHeader:
     created_ms: int
     previous_first: int
     previous_crc: int
-    format: int = FORMAT
 
     def encode(self) -> tuple[bytes, int]:
         """Returns the header's bytes and their checksum."""
-        body = _SEGMENT.pack(SEGMENT_MAGIC, self.format, self.vgroup_id, self.first_version, self.created_ms,
+        body = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT, self.vgroup_id, self.first_version, self.created_ms,
                              self.previous_first, self.previous_crc)
         crc = crc32c(body)
         return body + _CRC.pack(crc), crc
 
 
 def decode_segment_header(data: bytes, path: Path) -> tuple[SegmentHeader, int]:
-    """Returns the header and its checksum. Raises DamagedRecordError; CorruptionError if `path` has a newer format."""
+    """Returns the header and its checksum. Raises DamagedRecordError; CorruptionError if `path` has another format."""
     if len(data) < SEGMENT_HEADER_SIZE:
         raise DamagedRecordError("the segment's header is cut off")
     body = data[:_SEGMENT.size]
@@ -65,12 +64,12 @@ def decode_segment_header(data: bytes, path: Path) -> tuple[SegmentHeader, int]:
     if crc32c(body) != crc:
         raise DamagedRecordError("the checksum of the segment's header does not fit")
     magic, version, vgroup_id, first, created, previous_first, previous_crc = _SEGMENT.unpack(body)
-    if magic == SEGMENT_MAGIC and version > FORMAT:
+    if magic != SEGMENT_MAGIC:
+        raise DamagedRecordError("not a segment")
+    if version != FORMAT:
         raise CorruptionError(f"write-ahead log segment {path} has format {version}; this version of Penstock knows "
-                              f"formats up to {FORMAT}", hint="use the newer version that wrote it")
-    if magic != SEGMENT_MAGIC or not version:
-        raise DamagedRecordError(f"not a segment of a format up to {FORMAT}")
-    return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc, version), crc
+                              f"format {FORMAT}", hint="use the version that wrote it")
+    return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc), crc
 
 
 def segment_name(first_version: int) -> str:
@@ -90,16 +89,12 @@ def damaged(path: Path, offset: int, reason: object) -> CorruptionError:
 
 
 class Tail(NamedTuple):
-    """Where the log ends: the last counted version, its segment, the offset behind it, the last record's checksum.
-
-    `format`: the segment's.
-    """
+    """Where the log ends: the last counted version, its segment, the offset behind it, the last record's checksum."""
 
     version: int
     segment: int
     offset: int
     crc: int
-    format: int = FORMAT
 
 
 def scan(data: bytes | mmap.mmap, header_crc: int) -> Iterator[tuple[int, Header]]:
@@ -148,7 +143,7 @@ def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, heade
         later = good_record_behind(data, scanned)
         if later is not None and (promised is None or version < promised):
             raise damaged(path, scanned, f"{error}; a good record follows at offset {later}") from error
-    return Tail(version, segment.first_version, offset, crc, segment.format)
+    return Tail(version, segment.first_version, offset, crc)
 
 
 def good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:

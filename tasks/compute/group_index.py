@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +13,9 @@ from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.id_table import Ids, IdTable
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
-from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack_batch
 
 GROUP_PREFIX = b"g"
-_GROUP_KEY = struct.Struct(">Q")
 _BATCH_KEY = struct.Struct(">QB")
 _GROUPS_PER_BATCH = 4_096
 _WHAT = "the groups of a task"
@@ -116,29 +114,13 @@ class GroupIndex:
 
     def restore(self, stored: Sequence[tuple[bytes, bytes]]) -> None:
         """Takes over all groups from a store. Raises CorruptionError."""
-        of_format_1: list[tuple[int, tuple[Any, ...], int]] = []
         for key, value in stored:  # in the order of their numbers
-            if len(key) == 1 + _GROUP_KEY.size:
-                match unpack(value, _WHAT):
-                    case (int(number), tuple(keys)) if len(keys) == len(self.key_fields):
-                        pass
-                    case _:
-                        raise damaged(_WHAT, "a group has other keys than those of the stream")
-                of_format_1.append((number, keys, _GROUP_KEY.unpack(key[1:])[0]))
-                self._outdated.append(key)
-        of_format_1.sort(key=lambda group: group[0])
-        self._add(np.array([gid for _, _, gid in of_format_1], np.uint64),
-                  [_column([keys[n] for _, keys, _ in of_format_1], field.type)
-                   for n, field in enumerate(self.key_fields)])
-        for key, value in stored:
-            if len(key) == 1 + _BATCH_KEY.size:
-                first, _ = _BATCH_KEY.unpack(key[1:])
-                batch = unpack_batch(value, self._stored_schema, _WHAT)
-                if first != len(self):
-                    raise damaged(_WHAT, f"number {len(self)} is missing")
-                self._add(batch.column(0).to_numpy(), batch.columns[1:])
-        # Those of format 1 are written once more, as values of today.
-        self._unsaved = 0 if of_format_1 else len(self)
+            batch = unpack_batch(value, self._stored_schema, _WHAT)
+            first, _ = _BATCH_KEY.unpack(key[1:])
+            if first != len(self):
+                raise damaged(_WHAT, f"number {len(self)} is missing")
+            self._add(batch.column(0).to_numpy(), batch.columns[1:])
+        self._unsaved = len(self)
 
     @property
     def _stored_schema(self) -> pa.Schema:
@@ -158,10 +140,3 @@ class GroupIndex:
                              for column, *fresh in zip(self._columns, *self._fresh, strict=True)]
             self._fresh = []
         return self._columns
-
-
-def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
-    try:
-        return pa.array(values, type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise damaged(_WHAT, "a group has other keys than those of the stream") from error

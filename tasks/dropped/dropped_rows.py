@@ -91,9 +91,7 @@ class DroppedRows:
                 "retried": [dead_to_json(row) for row in self.retries.values()]}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        # Checkpoints of older versions have none of them.
-        self.leader.restore(meta.get("leader"))
-        if "ledger" in meta:
-            self.ledger.restore(meta["ledger"], self._store)
-        retries = [dead_from_json(row) for row in meta.get("retried", ())]
+        self.leader.restore(meta.get("leader"))  # checkpoints of 1.0.0 have none
+        self.ledger.restore(meta["ledger"], self._store)
+        retries = [dead_from_json(row) for row in meta["retried"]]
         self.retries = {row.row.row_key: row for row in retries}

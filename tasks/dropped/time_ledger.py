@@ -107,9 +107,8 @@ class TimeLedger:
 
     def restore(self, saved: dict[str, Any], store: StateStore) -> None:
         self._rows, self._dropped = saved["rows"], dict(saved["left_out"])
-        # Checkpoints of older versions have neither.
-        self.late_kept = saved.get("late_kept", 0)
-        future = saved.get("future")
+        self.late_kept = saved["late_kept"]
+        future = saved.get("future")  # checkpoints of 1.0.0 have none
         self._future = None if future is None else (future[0], future[1], future[2])
         for bucket, count in saved["buckets"]:
             self._buckets[bucket] = count

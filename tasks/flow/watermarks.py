@@ -80,4 +80,4 @@ class Watermarks:
 
     def restore(self, saved: dict[str, Any]) -> None:
         self._ts, self._idle, self.current = list(saved["ts"]), list(saved["idle"]), saved["current"]
-        self._first = saved.get("first")  # checkpoints of older versions have none
+        self._first = saved.get("first")  # it begins anew over more vnodes

@@ -128,7 +128,7 @@ class IngestTask(BaseTask):
         self._rows_before = meta[ROWS_TOTAL] or 0
         self._positions = {name: MessagePosition(*position) for name, *position in meta["positions"]}
         self._bytes_in, self._rows_out, self._errors, self._unknown = meta["counts"]
-        self._messages = meta.get("messages", 0)  # checkpoints of older versions have none
+        self._messages = meta["messages"]
         self._last_refused = meta["last_refused"]
 
     # -- what the runtime calls ------------------------------------------------------------------------------

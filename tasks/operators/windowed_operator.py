@@ -64,9 +64,8 @@ class WindowedOperator(ComputingTask):
             # How long the engine was down isn't known: quiet vnodes are quiet from now on.
             self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
             self._hold_back()
-            # Checkpoints of older versions have no such counts.
-            self._late_kept.update(meta.get("late_rows_kept", ()))
-            self._late_forgotten.update(meta.get("late_rows_forgotten", ()))
+            self._late_kept.update(meta["late_rows_kept"])
+            self._late_forgotten.update(meta["late_rows_forgotten"])
             self._restore(meta)
         else:
             self._begin()

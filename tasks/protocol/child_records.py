@@ -44,9 +44,5 @@ def binary_tag(value: Any) -> Any:
 
 def new_children(body: dict[str, Any]) -> NewChildren:
     """Returns the child tables that a record with the operation create_children tells of."""
-    if "uids" in body:
-        numbers = np.frombuffer(base64.b64decode(body["uids"]), "<u8").tolist()
-        return NewChildren(numbers, separate_names(body["names"]), body["tags"])
-    # Versions before 4 of the data directory have a list for each child.
-    uids, names, tags = zip(*body["children"], strict=True) if body["children"] else ((), (), ())
-    return NewChildren(uids, names, list(zip(*tags, strict=True)))
+    numbers = np.frombuffer(base64.b64decode(body["uids"]), "<u8").tolist()
+    return NewChildren(numbers, separate_names(body["names"]), body["tags"])

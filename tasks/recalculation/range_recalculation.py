@@ -87,9 +87,8 @@ class RangeRecalculation:
     def save(self) -> list[tuple[int, int, bool]]:
         return list(self._ranges)
 
-    def restore(self, saved: Sequence[Sequence[int]]) -> None:
-        # Checkpoints of older versions don't tell retries from other ranges.
-        self._ranges = [(first, last, any(retries)) for first, last, *retries in saved]
+    def restore(self, saved: Sequence[tuple[int, int, bool]]) -> None:
+        self._ranges = [(first, last, retries) for first, last, retries in saved]
 
     # -- inside ------------------------------------------------------------------------------------------------
 

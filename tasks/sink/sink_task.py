@@ -138,12 +138,12 @@ class SinkTask(ComputingTask):
         meta = self._restore_store(checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
-            self._in_flight.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            self._in_flight.restore(meta["aside"])
             if "refused" in meta:
                 self._refused.restore(meta["refused"])
             self.input.reserve(self._in_flight.nbytes)
             if self._external is not None:
-                self._external.restore(meta.get("external", meta.get("outside")))  # as older versions called it
+                self._external.restore(meta["external"])
         if self._transactions is not None:
             self._transactions.recover(checkpoint_id)
 

@@ -103,8 +103,7 @@ class BaseSourceTask(ComputingTask):
 
     def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         meta = super()._restore_store(checkpoint_id)
-        # Checkpoints of older versions don't have the number.
-        self._rows_before = 0 if meta is None else meta.get(ROWS_TOTAL, 0)
+        self._rows_before = 0 if meta is None else meta[ROWS_TOTAL]
         return meta
 
     def _skip_to_end(self) -> None:

@@ -27,8 +27,7 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus, TimeStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
-from penstock.tasks.state.old_pickles import is_pickle
-from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack_batch
 from penstock.tasks.window.window_fill import GapRows, filled_rows, gap_schema
 from penstock.wal.record import DeletePointsRecord, DeleteRecord, MetaRecord, Record
 
@@ -235,7 +234,9 @@ class ForceSourceTask(BaseSourceTask):
         self._version, self._next = meta["version"], meta["next"]
         groups, rows = self._store.get_many([_GROUPS_KEY, _ROWS_KEY])
         if groups is not None:
-            self._groups = self._unpacked(groups)
+            batch = unpack_batch(groups, self._schema, "the groups of a task")
+            keys = list(zip(*(column.to_pylist() for column in batch.columns[2:]), strict=True))
+            self._groups = dict(zip(batch.column(1).to_pylist(), keys or [()] * batch.num_rows, strict=True))
         if rows is not None:
             try:
                 with pa.ipc.open_stream(rows) as reader:
@@ -243,14 +244,6 @@ class ForceSourceTask(BaseSourceTask):
                 self._kept.validate(full=True)
             except (pa.ArrowException, OSError, EOFError) as error:
                 raise damaged("the newest rows of a task", str(error)) from error
-
-    def _unpacked(self, stored: bytes) -> dict[int, tuple[Any, ...]]:
-        what = "the groups of a task"
-        if is_pickle(stored):
-            return dict(unpack(stored, what))
-        batch = unpack_batch(stored, self._schema, what)
-        values = list(zip(*(column.to_pylist() for column in batch.columns[2:]), strict=True))
-        return dict(zip(batch.column(1).to_pylist(), values or [()] * batch.num_rows, strict=True))
 
 
 def _to_ipc(table: pa.Table) -> bytes:

@@ -55,8 +55,7 @@ _RECENT_PART = 4
 
 def inherited(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the checkpoint of a source task for one that takes over part of its tables: it has counted nothing."""
-    counts = {"ledger": TimeLedger().counts()} if "ledger" in meta else {}
-    return {**meta, **counts, "leader": TimeLeader.inherited(meta.get("leader")), ROWS_TOTAL: 0}
+    return {**meta, "ledger": TimeLedger().counts(), "leader": TimeLeader.inherited(meta.get("leader")), ROWS_TOTAL: 0}
 
 
 class SourceTask(BaseSourceTask):
@@ -425,11 +424,9 @@ class SourceTask(BaseSourceTask):
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._version = meta["version"]
         self._stored.unseen = [(first, last) for first, last in meta["unseen"]]
-        # Checkpoints of older versions have none.
-        self._stored.brought_in = [(first, last, version) for first, last, version in meta.get("brought_in", ())]
-        if "table_times" in meta:  # checkpoints of older versions have none
-            self._table_times.restore(meta["table_times"])
-        self._newest_before = meta.get("newest_before")  # checkpoints of older versions have none
+        self._stored.brought_in = [(first, last, version) for first, last, version in meta["brought_in"]]
+        self._table_times.restore(meta["table_times"])
+        self._newest_before = meta["newest_before"]
         self._time.restore(meta)
         self._dropped.restore(meta)
         self._ranges.restore(meta["ranges"])

@@ -32,8 +32,6 @@ from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_database import StateDatabase, with_checksum
 
 FORMAT_VERSION = 4
-"""2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked. 3 has values of
-`tasks.stored_values` where pickles were, which are read. Since 4 a page of a window may have several parts."""
 _PENDING_SEARCHED = 1024
 _DELETED = b""
 _JOINED = 256
@@ -72,7 +70,7 @@ class StateStore:
         self._cache = cache or StateCache()
         self._database = StateDatabase(directory, map_bytes, readonly=readonly)
         self._deltas: list[_Delta] = []
-        self._base_sum: int | None = 0
+        self._base_sum = 0
         self._load_directory()
         self._open_sequence = self._next_sequence()
         self._pending: dict[bytes, bytes] = {}
@@ -285,13 +283,6 @@ class StateStore:
         Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
         """
         self._verify(self._up_to(checkpoint_id))
-        if self._base_sum is not None:
-            return
-        # Written before the base had a checksum of its own: there are those of its values only.
-        with self._database.reading() as transaction:
-            for key, stored in transaction.cursor(db=self._database.base):
-                if bytes(stored) != _DELETED:
-                    self._database.checked(bytes(key), bytes(stored))
 
     def enter(self, attempt: int) -> None:
         """Notes durably which attempt of the stream works here. Raises StaleAttemptError if a later one has been here.
@@ -395,7 +386,7 @@ class StateStore:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
         known = [(delta, self._database.delta(delta.sequence, create=False)) for delta in deltas if delta.digest]
         with self._database.reading() as transaction:
-            if self._base_sum not in (None, _sum_of(transaction, self._database.base)):
+            if self._base_sum != _sum_of(transaction, self._database.base):
                 raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: its base was changed")
             for delta, handle in known:
                 found = 0 if handle is None else _digest_of(transaction, handle)
@@ -427,7 +418,7 @@ class StateStore:
         with self._database.writing() as transaction:
             if handle is not None:
                 for key, value in transaction.cursor(db=handle):
-                    if into is None and base_sum is not None:
+                    if into is None:
                         base_sum ^= _sum_of_item(key, transaction.get(key, db=below)) ^ _sum_of_item(key, value)
                     if value == _DELETED and into is None:
                         transaction.delete(key, db=below)
@@ -447,13 +438,13 @@ class StateStore:
         if stored is None:
             return
         content = json.loads(self._database.checked(b"checkpoints", bytes(stored)))
-        if content["format"] > FORMAT_VERSION:
-            raise StorageError(f"the task state in {self._directory} was written by a newer Penstock",
-                               hint="use that version")
+        if content["format"] != FORMAT_VERSION:
+            raise StorageError(f"the task state in {self._directory} has format {content['format']}; this version of "
+                               f"Penstock knows format {FORMAT_VERSION}", hint="use the version that wrote it")
         self._deltas = [_Delta(**delta) for delta in content["deltas"]]
-        self._base_sum = content.get("base_sum")
+        self._base_sum = content["base_sum"]
 
-    def _put_directory(self, transaction: Any, deltas: list[_Delta], base_sum: int | None) -> None:
+    def _put_directory(self, transaction: Any, deltas: list[_Delta], base_sum: int) -> None:
         content = json.dumps({
             "format": FORMAT_VERSION,
             "base_sum": base_sum,

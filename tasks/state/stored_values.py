@@ -1,7 +1,7 @@
 """How typed values get into a task's store, and back: columns as Arrow record batches, single values as JSON.
 
 What comes back may be damaged, or forged by whoever can write a backup: it is checked before it is used, and nothing in
-it can run. Values that versions before wrote as pickles are read by `tasks.old_pickles`.
+it can run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import CorruptionError
-from penstock.tasks.state import old_pickles
+
+_WAY_OUT = ("it isn't what Penstock wrote: START STREAM ... FROM SAVEPOINT goes back to an older state, "
+            "CREATE OR REPLACE STREAM computes it anew")
 
 
 def pack_batch(batch: pa.RecordBatch) -> bytes:
@@ -39,12 +41,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes, what: str) -> Any:
-    """Returns what `pack` was given, tuples as lists, or what a pickle of a version before holds.
-
-    Raises CorruptionError.
-    """
-    if old_pickles.is_pickle(data):
-        return old_pickles.read(data, what)
+    """Returns what `pack` was given, tuples as lists. Raises CorruptionError."""
     try:
         return json.loads(data, object_hook=_untagged)
     except (ValueError, RecursionError, InvalidOperation, TypeError) as error:
@@ -53,7 +50,7 @@ def unpack(data: bytes, what: str) -> Any:
 
 def damaged(what: str, why: str) -> CorruptionError:
     """Returns the error for stored values that can't be what was written."""
-    return CorruptionError(f"{what} cannot be read: {why}", hint=old_pickles.WAY_OUT)
+    return CorruptionError(f"{what} cannot be read: {why}", hint=_WAY_OUT)
 
 
 def _tagged(value: Any) -> dict[str, str]:

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from penstock.tasks.compute.accumulators import Slots, Values
 from penstock.tasks.protocol.block_schema import ROWS
-from penstock.tasks.state.old_pickles import is_pickle
-from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack_batch
 from penstock.tasks.window.slot_table import SlotTable
 
 _GROUP_NUMBER = pa.field("group", pa.int64())
@@ -99,24 +98,10 @@ class SlotCodec:
 
     def _objects(self, value: bytes) -> list[Values]:
         """Returns the groups if there are any, the rows, and the columns, of a batch."""
-        if is_pickle(value):
-            return [Values.of(array) for array in self._pickled(value)]
         batch = unpack_batch(value, self._schema, self._what)
         if not self._grouped and batch.num_rows != 1:
             raise damaged(self._what, f"it has {batch.num_rows} rows")
         return [Values.of(array) for array in batch.columns]
-
-    def _pickled(self, value: bytes) -> list[pa.Array]:
-        """Returns the same of a value that a version before has written."""
-        if self._grouped:
-            groups, rows, columns = unpack(value, self._what)
-            return [pa.array(groups, pa.int64()), pa.array(rows, pa.int64()),
-                    *(pa.array(data, column.type, mask=~valid)
-                      for column, (data, valid) in zip(self._table.columns, columns, strict=True))]
-        rows, columns = unpack(value, self._what)
-        return [pa.array([rows], pa.int64()),
-                *(pa.array([data if valid else None], column.type)
-                  for column, (data, valid) in zip(self._table.columns, columns, strict=True))]
 
 
 def _record_of(columns: Sequence[Values], *, grouped: bool) -> np.dtype[Any] | None:

@@ -336,11 +336,9 @@ class WindowAggTask(AggTask):
             whole = sorted(self._open)
             for place, group in zip(*(each.tolist() for each in self._table.members(whole)), strict=True):
                 self._announced.setdefault(whole[place], set()).add(group)
-        # A checkpoint of an older version doesn't say what it had forgotten.
-        self._forgotten_until = meta["forgotten_until"] if "forgotten_until" in meta else self._forgettable_until()
-        if "held" in meta:
-            self._held.restore(meta["held"], self._table.groups.numbers)
-            self._missing = self._held.wanted
+        self._forgotten_until = meta["forgotten_until"]
+        self._held.restore(meta["held"], self._table.groups.numbers)
+        self._missing = self._held.wanted
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":
             for start in self._open:

@@ -39,6 +39,5 @@ def _saved(store: StateStore, checkpoint_id: int) -> SavedTask:
     if "watermarks" in meta:
         return SavedTask(meta["watermarks"]["current"], forgotten_groups=meta.get(LET_GO, 0))
     ledger = TimeLedger()
-    if "ledger" in meta:  # checkpoints of older versions have none
-        ledger.restore(meta["ledger"], store)
+    ledger.restore(meta["ledger"], store)
     return SavedTask(meta.get("max_ts"), is_reading_back(meta), ledger.sample)

@@ -21,9 +21,9 @@ from penstock.common.fs import OsFs
 from penstock.common.sealed import seal, unseal
 from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.manifest import Manifest, TableManifest
-from penstock.vnode.store.points import NEWEST, Extent, PointRun
+from penstock.vnode.store.points import NEWEST, Extent, PointDeletes, PointRun
 from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64
-from penstock.vnode.store.tombstones import TableDeletes, Tombstone, Tombstones, of_any, to_table
+from penstock.vnode.store.tombstones import TableDeletes, Tombstone, Tombstones, to_table
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write import vnode_writer
@@ -85,12 +85,12 @@ class Both:
 @settings(max_examples=times(150, 5_000), deadline=None)
 @given(DELETES, ROWS, VERSIONS | st.just(NEWEST))
 def test_columns_hide_what_a_list_hides(drawn: list[Drawn], rows: list[Row], as_of: int) -> None:
-    """As of any version, also when read back from text, and where single times came in the form of old MANIFESTs."""
+    """As of any version, also when read back from text."""
     both = Both(drawn)
     expected = both.hidden(rows, as_of)
     told = both.deletes.told
-    stored = of_any(told.ranges, (PointRun.of_text(len(run), run.to_text()) for run in told.points.runs()))
-    for tombstones in (told, stored, of_any(both.plain)):
+    runs = tuple(PointRun.of_text(len(run), run.to_text()) for run in told.points.runs())
+    for tombstones in (told, Tombstones(told.ranges, PointDeletes(runs))):
         assert tombstones.seen(as_of).hidden(*columns(rows)).tolist() == expected
         one_by_one = [bool(tombstones.seen(as_of).hidden(*columns([row]))[0]) for row in rows]
         assert one_by_one == expected
@@ -190,21 +190,8 @@ def changed(content: bytes, **fields: object) -> bytes:
     """Returns a MANIFEST of another content, that of its table included."""
     body = json.loads(unseal(content, "", ""))
     (table,) = body["tables"]
-    body["format"] = fields.pop("format", body["format"])
     table |= fields
-    for name in [name for name, value in table.items() if value is None and name == "points"]:
-        del table[name]
     return seal(json.dumps(body).encode())
-
-
-def test_a_manifest_of_the_first_format_is_read() -> None:
-    """It has single times among all other deletes."""
-    content = changed(manifests.encode(manifest_with(Tombstones())), format=1, points=None,
-                      tombstones=[[3, [1, 2], 5, 5, False], [4, None, 6, 6, False], [5, [1], 7, 7, False]])
-    tombstones = loaded_from(content).tombstones
-    assert tombstones.ranges == (Tombstone(4, None, 6, 6),)
-    assert sorted((t.tuids, t.first_ts, t.version) for t in of_plain(tombstones)[1:]) == [
-        ((1,), 5, 3), ((1,), 7, 5), ((2,), 5, 3)]
 
 
 @pytest.mark.parametrize("points", ["other", [[1]], [[2, "AAAA"]], [[1, 5]], [[-1, ""]], "order", "count"])
@@ -215,7 +202,7 @@ def test_points_that_make_no_sense_are_named(points: object) -> None:
         points = [[2, PointRun(*columns([(2, 4, 3), (1, 5, 3)])).to_text()]]
     elif points == "count":
         points = [[1, run.to_text()]]
-    content = manifests.encode(manifest_with(of_any((), [run])))
+    content = manifests.encode(manifest_with(Tombstones((), PointDeletes((run,)))))
     assert len(loaded_from(content).tombstones) == 2
     with pytest.raises(CorruptionError, match="MANIFEST is damaged"):
         loaded_from(changed(content, points=points))

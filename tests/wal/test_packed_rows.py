@@ -20,8 +20,8 @@ from penstock.common.fs import OsFs
 from penstock.wal.log import LogFiles
 from penstock.wal.packed_rows import RowFormat, row_format
 from penstock.wal.reader import WalReader
-from penstock.wal.record import IngestOrigin, RowsRecord, crc32c, with_key_columns
-from penstock.wal.segment import FORMAT, SegmentHeader, list_segments, segment_name
+from penstock.wal.record import IngestOrigin, RowsRecord, with_key_columns
+from penstock.wal.segment import segment_name
 from penstock.wal.writer import WalOptions, WalWriter
 
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -171,25 +171,3 @@ def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, schema: pa.Schema, ro
         reader.read()
     reader.close()
     log.close()
-
-
-@pytest.mark.parametrize("older", range(1, FORMAT))
-def test_what_an_older_version_has_begun_gets_no_records_that_it_does_not_know(tmp_path: Path, older: int) -> None:
-    """Its segment stays as it is, so that it can be read by what wrote it; the next one is of the new format."""
-    directory = tmp_path / "log"
-    log = open_log(directory)
-    log.commit(log.enqueue_time_mark("w", 1, 5))
-    log.close()
-    path = directory / segment_name(1)
-    data = path.read_bytes()
-    header, old_crc = SegmentHeader(1, 1, 0, 0, 0, older).encode()
-    record = bytearray(data[len(header):])
-    record[36 - 4:36] = struct.pack("<I", old_crc)
-    record[36:40] = struct.pack("<I", crc32c(bytes(record[:36])))
-    path.write_bytes(header + bytes(record))
-    again = open_log(directory)
-    append(again, NUMBERS, [(1, 0, 0.5, 1)])
-    again.close()
-    assert list_segments(OsFs(), directory) == [1, 2]
-    assert path.read_bytes() == header + bytes(record)
-    assert [record.batch.num_rows for record in read_all(directory)] == [1]

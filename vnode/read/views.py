@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import string
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -190,13 +189,12 @@ def moved_views(paths: DataPaths) -> str | None:
 
 
 def _root_of(text: str) -> str | None:
-    """Returns the directory that views are over, also of those that earlier versions wrote."""
+    """Returns the directory that views are over."""
     for line in text.splitlines():
         if line.startswith(_OF):
             found: str = json.loads(line.removeprefix(_OF))
             return found
-    found_path = re.search(r"read_parquet\('((?:[^']|'')*)/vnode/\*/store/parts/", text)
-    return None if found_path is None else found_path[1].replace("''", "'")
+    return None
 
 
 def _quoted(path: str) -> str:

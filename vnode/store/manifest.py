@@ -15,10 +15,10 @@ from penstock.common.fs import Fs
 from penstock.common.sealed import seal, unseal
 from penstock.vnode.store.delivery import Partition, Place
 from penstock.vnode.store.memtable import TimeRange
-from penstock.vnode.store.points import Extent, PointRun
-from penstock.vnode.store.tombstones import Tombstone, Tombstones, of_any
+from penstock.vnode.store.points import Extent, PointDeletes, PointRun
+from penstock.vnode.store.tombstones import Tombstone, Tombstones
 
-FORMAT = 2  # 1 has no points
+FORMAT = 2
 NAME = "MANIFEST"
 SCHEMA_FILE = "schema.parquet"
 """Beside a table's parts and beside its tombstones: a file without rows, so that readers' globs always match."""
@@ -127,15 +127,13 @@ def _table(data: dict[str, Any]) -> TableManifest:
     parts = tuple(PartInfo(**{**part, "columns": tuple(part["columns"]),
                               "updates": None if part["updates"] is None else tuple(part["updates"])})
                   for part in data["parts"])
-    # Stores of older versions have all deletes there.
-    tombstones = of_any((Tombstone(version, None if tuids is None else tuple(tuids), first, last, dropped)
-                         for version, tuids, first, last, dropped in data["tombstones"]),
-                        (PointRun.of_text(count, text) for count, text in data.get("points", ())))
+    ranges = tuple(Tombstone(version, None if tuids is None else tuple(tuids), first, last, dropped)
+                   for version, tuids, first, last, dropped in data["tombstones"])
+    points = PointDeletes(tuple(PointRun.of_text(count, text) for count, text in data["points"]))
     last = data["last_times"]
-    # Stores of older versions know no ingests.
-    places = {(ingest, partition): (segment, offset) for ingest, partition, segment, offset in data.get("places", ())}
-    return TableManifest(data["uid"], decode_schema(data["schema"]), data["key_columns"], parts, tombstones,
-                         None if last is None else LastTimes(**last), data["floor"], places)
+    places = {(ingest, partition): (segment, offset) for ingest, partition, segment, offset in data["places"]}
+    return TableManifest(data["uid"], decode_schema(data["schema"]), data["key_columns"], parts,
+                         Tombstones(ranges, points), None if last is None else LastTimes(**last), data["floor"], places)
 
 
 def save(fs: Fs, store: Path, manifest: Manifest) -> None:
@@ -175,13 +173,13 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
     body = unseal(data, str(path), _HINT)
     try:
         fields = json.loads(body)
-        if fields["format"] > FORMAT:
-            raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows formats up to "
-                                  f"{FORMAT}", hint="use the newer version that wrote it")
-        if fields["format"] < 1 or fields["vgroup_id"] != vgroup_id:
-            raise ValueError(f"format {fields['format']} of vgroup {fields['vgroup_id']}")
+        if fields["format"] != FORMAT:
+            raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows format "
+                                  f"{FORMAT}", hint="use the version that wrote it")
+        if fields["vgroup_id"] != vgroup_id:
+            raise ValueError(f"it is of vgroup {fields['vgroup_id']}")
         tables = {table["uid"]: _table(table) for table in fields["tables"]}
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{path} is damaged: {error}", hint=_HINT) from error
     return Manifest(vgroup_id, fields["persisted_version"], fields["next_file"], tables, fields["pins"],
-                    tuple(fields.get("dropped", ())))
+                    tuple(fields["dropped"]))

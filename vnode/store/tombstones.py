@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,23 +217,6 @@ class TableDeletes:
             count, base = self._base
             self._index = _RangeIndex(self._ranges[count:], base) if count < len(self._ranges) else base
         return self._index
-
-
-def of_any(tombstones: Iterable[Tombstone], runs: Iterable[PointRun] = ()) -> Tombstones:
-    """Returns deletes of any kind, in the order of their versions, and some points, as one."""
-    every = list(tombstones)
-    points = PointDeletes()
-    for run in (*_point_runs([t for t in every if t.is_of_points]), *runs):
-        points = points.plus(run)
-    return Tombstones(tuple(t for t in every if not t.is_of_points), points)
-
-
-def _point_runs(tombstones: Sequence[Tombstone]) -> list[PointRun]:
-    rows = sorted((uid, t.first_ts, t.version) for t in tombstones for uid in t.tuids or ())
-    if not rows:
-        return []
-    tuid, ts, version = zip(*rows, strict=True)
-    return [PointRun(np.array(tuid, np.uint64), np.array(ts, np.int64), np.array(version, np.uint64))]
 
 
 def file_schema(time_type: pa.DataType) -> pa.Schema:

@@ -108,7 +108,7 @@ class _DeliveringWriter:
     def restore(self, saved: Any) -> None:
         if saved is not None:
             self._sink_writer.known = saved["known"]
-        self._record.restore(None if saved is None else saved.get("sent"))  # older versions have recorded nothing
+        self._record.restore(None if saved is None else saved["sent"])
 
     def close(self) -> None:
         self._sink_writer.close()

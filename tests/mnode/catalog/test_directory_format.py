@@ -52,8 +52,8 @@ def test_a_directory_of_another_format_is_refused(made: Path, tmp_path: Path, ot
     assert main(["fsck", str(data), "--no-progress"]) == 1
 
 
-def test_a_newer_manifest_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A MANIFEST of a newer format is no damage: the text says which version is needed; other vnodes work."""
+def test_a_manifest_of_another_format_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MANIFEST of another format is no damage: the text says which version is needed; other vnodes work."""
     data = copy_of(made, tmp_path / "data")
     with open_sandbox(data) as sandbox:
         monkeypatch.setattr("penstock.vnode.store.manifest.FORMAT", 7)
@@ -64,17 +64,21 @@ def test_a_newer_manifest_is_refused(made: Path, tmp_path: Path, monkeypatch: py
         problem = sandbox.engine.storage.problem(2)
         assert problem is not None
         assert "MANIFEST has format 7" in problem
-        assert "use the newer version" in problem
+        assert "use the version that wrote it" in problem
         assert sandbox.engine.storage.problem(3) is None
 
 
-def test_a_newer_segment_is_refused_and_stays(made: Path, tmp_path: Path) -> None:
-    """A segment of a newer format is neither taken for a torn one nor removed."""
+def test_a_segment_of_another_format_is_refused_and_stays(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment of another format is neither taken for a torn one nor removed."""
     data = copy_of(made, tmp_path / "data")
     path = log_segments(data)[0]
     content = path.read_bytes()
     header, _ = decode_segment_header(content, path)
-    newer = SegmentHeader(header.vgroup_id, header.first_version, header.created_ms, 0, 0, 9).encode()[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.wal.segment.FORMAT", 9)
+        newer = SegmentHeader(header.vgroup_id, header.first_version, header.created_ms, 0, 0).encode()[0]
     path.write_bytes(newer + bytes(100))
     with open_sandbox(data, disableStream=True) as sandbox:
         problem = sandbox.engine.storage.problem(int(path.parent.parent.name))

@@ -178,7 +178,7 @@ def test_a_topic_tells_its_last_deliveries_from_others(kits: Kits) -> None:
         with pytest.raises(ContentRefusedError, match=f"other results of checkpoint 1, part {number}"):
             later.deliver(Delivery(1 << 20 | number, none, "other"))
     later.deliver(Delivery(1 << 20 | 5, none, "too old to be known"))
-    topic.marks["s-0"] = 1 << 30, "of an older version"
+    topic.marks["s-0"] = 1 << 30, "no digests"
     target().deliver(Delivery(1 << 20 | 69, none, "not known either"))
 
 
