@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,36 +132,33 @@ def _group(name: str, overloads: list[Overload]) -> str:
     return "texts" if "VARCHAR" in taken or "BLOB" in taken else "numbers and others"
 
 
-def lines() -> Iterator[str]:
-    """Yields the lines of the table."""
-    functions = catalog()
-    names = allowed(functions)
-    aggregates = _aggregates(functions, names)
-    for name in sorted(names - _SPELLED):
-        overloads = functions[name]
-        group = "aggregates" if name in aggregates else _group(name, overloads)
-        types = {str(type_) for overload in overloads for type_ in overload.types}
-        flags = [flag for flag, holds in (
-            ("volatile", any(overload.stability not in ("CONSISTENT", None) for overload in overloads)),
-            ("calendar", name not in aggregates and not re.fullmatch(_INSTANTS, name) and (
-                bool(types & _TIMES) or re.fullmatch(_CALENDAR, name) is not None))) if holds]
-        line = "|".join((name, group, " ".join(flags), ""))
-        yield line + _forms(overloads, _WIDTH - len(line))
-
-
-def _forms(overloads: list[Overload], width: int) -> str:
-    """The shortest ones of the calls that there are, as many as there is room for."""
-    forms = sorted(dict.fromkeys(overload.form for overload in overloads), key=len)
-    count = next((count for count in range(len(forms), 0, -1) if len("; ".join(forms[:count])) <= width), 0)
-    return "; ".join(forms[:count]) if count else f"{overloads[0].name}(...)"
+def _is_of_calendar(name: str, overloads: list[Overload]) -> bool:
+    types = {str(type_) for overload in overloads for type_ in overload.types}
+    return not re.fullmatch(_INSTANTS, name) and (bool(types & _TIMES) or re.fullmatch(_CALENDAR, name) is not None)
 
 
 def module() -> str:
     """Returns the text of the module."""
-    table = "\n".join(lines())
+    functions = catalog()
+    names = allowed(functions)
+    aggregates = _aggregates(functions, names)
+    groups: dict[str, list[str]] = {}
+    calendar = []
+    for name in sorted(names - _SPELLED):
+        group = "aggregates" if name in aggregates else _group(name, functions[name])
+        groups.setdefault(group, []).append(name)
+        if name not in aggregates and _is_of_calendar(name, functions[name]):
+            calendar.append(name)
+    parts = ",\n".join(f'    "{group}": {_words_of(groups[group])}' for group in sorted(groups))
     return (f'"""DuckDB\'s functions that queries may call. Written by scripts/write_duckdb_functions.py."""\n\n'
-            f'# Each line: the name; the group; whether it is volatile and of the calendar; some of its forms.\n'
-            f'TABLE = """\\\n{table}\n"""\n')
+            f"GROUPS = {{\n{parts},\n}}\n\n"
+            f"# Those that read times off the calendar of the session's time zone.\n"
+            f"CALENDAR = {_words_of(calendar)}\n")
+
+
+def _words_of(names: list[str]) -> str:
+    lines = "\n".join(textwrap.wrap(" ".join(names), _WIDTH, break_on_hyphens=False))
+    return f'"""\n{lines}\n"""'
 
 
 if __name__ == "__main__":

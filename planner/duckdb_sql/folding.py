@@ -20,6 +20,7 @@ _NO_SUCH_CALL = ("No function matches", "Macro ", "Cannot deduce", "Could not ch
                  "Cannot concatenate types")
 """How DuckDB begins to say that there is none: it goes on with what there is, as it is inside."""
 _NO_CONVERSION = "Unimplemented type for cast"
+_FORMS = 6
 _SOME_VALUES = ("0", "[]", "{}", "2000-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
 """Texts of which each type can read one."""
 _lock = threading.Lock()
@@ -91,6 +92,16 @@ def aggregate_names() -> frozenset[str]:
     found = _asked(lambda connection: connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'").fetchall())
     return frozenset(name for name, in found)
+
+
+def forms_of(name: str) -> list[str]:
+    """Returns some calls of a function of DuckDB's with the types that they take, or a macro's parameters: short ones.
+    """
+    found = _asked(lambda connection: connection.execute(
+        "SELECT DISTINCT list_transform(parameters, lambda p, i: coalesce(parameter_types[i], p)), varargs || '...' "
+        "FROM duckdb_functions() WHERE lower(function_name) = ?", [name]).fetchall())
+    forms = [f"{name}({', '.join([*taken, *([more] if more else [])])})" for taken, more in found]
+    return sorted(forms, key=lambda form: (len(form), form))[:_FORMS]
 
 
 def _refused(error: duckdb.Error) -> InvalidStatementError:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import call, number
+from penstock.planner.duckdb_sql.duckdb_tree import VOLATILE, call, number
+from penstock.planner.duckdb_sql.folding import forms_of
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
 from penstock.planner.functions.spec import (
@@ -37,19 +38,20 @@ class Listed:
 
     name: str
     group: str
-    volatile: bool
     calendar: bool
-    forms: str
+
+    @property
+    def volatile(self) -> bool:
+        return self.name in VOLATILE
 
 
 @cache
 def listed() -> dict[str, Listed]:
     """Returns all of them by their names."""
-    from penstock.planner.functions.duckdb_list import TABLE  # long, and most statements call none
+    from penstock.planner.functions.duckdb_list import CALENDAR, GROUPS  # long, and most statements call none
 
-    rows = (line.split("|") for line in TABLE.splitlines())
-    return {name: Listed(name, group, "volatile" in flags, "calendar" in flags, forms)
-            for name, group, flags, forms in rows}
+    calendar = frozenset(CALENDAR.split())
+    return {name: Listed(name, group, name in calendar) for group, names in GROUPS.items() for name in names.split()}
 
 
 def duckdb_function(name: str) -> FunctionSpec | None:
@@ -83,10 +85,10 @@ def meant(spec: FunctionSpec, arguments: Sequence[SqlExpr]) -> FunctionSpec:
 @cache
 def _spec(found: Listed) -> FunctionSpec:
     if found.group == "aggregates":
-        return FunctionSpec(found.name, "aggregate", _ARGUMENTS, always(NULL), found.forms, in_stream=False,
+        return FunctionSpec(found.name, "aggregate", _ARGUMENTS, always(NULL), "", in_stream=False,
                             aggregate=lambda given: _of_group(found, given).node,
                             typed=lambda given: _of_group(found, given).type)
-    return FunctionSpec(found.name, "scalar", _ARGUMENTS, always(NULL), found.forms, in_stream=not found.volatile,
+    return FunctionSpec(found.name, "scalar", _ARGUMENTS, always(NULL), "", in_stream=not found.volatile,
                         volatile=found.volatile, scalar=lambda given: _of_row(found, given))
 
 
@@ -110,7 +112,7 @@ def _value(found: Listed, arguments: Sequence[SqlExpr], precision: Precision, ti
     if value is None:
         raise InvalidStatementError(
             f"there is no {found.name}({', '.join(argument.type.sql() for argument in arguments)})",
-            code=WRONG_ARGUMENT_TYPE, hint=f"write {found.forms.replace('; ', ' or ')}")
+            code=WRONG_ARGUMENT_TYPE, hint=f"write {' or '.join(forms_of(found.name))}")
     return value
 
 
