@@ -8,7 +8,7 @@ from sqlglot.tokens import TokenType
 
 from penstock.common.errors import SqlSyntaxError
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, Statement, TestConnection
+from penstock.sql.tree.statements import AlterConnection, CreateConnection, Statement
 
 
 def parse_create_connection(parser: QueryParser) -> Statement:
@@ -27,17 +27,6 @@ def parse_alter_connection(parser: QueryParser) -> Statement:
     name = _parse_name(parser)
     parser.expect("SET")
     return AlterConnection(name, _parse_options(parser, removable=True))
-
-
-def parse_drop_connection(parser: QueryParser) -> Statement:
-    """Parses what follows DROP CONNECTION."""
-    if_exists = parser.take_if_exists()
-    return DropConnection(_parse_name(parser), if_exists)
-
-
-def parse_test_connection(parser: QueryParser) -> Statement:
-    """Parses what follows TEST CONNECTION."""
-    return TestConnection(_parse_name(parser))
 
 
 def _parse_name(parser: QueryParser) -> str:

@@ -22,7 +22,6 @@ from penstock.sql.tree.statements import (
     CreateDatabase,
     CreateTable,
     CreateTableAs,
-    DropDatabase,
     DropTable,
     FlushDatabase,
     Name,
@@ -30,7 +29,6 @@ from penstock.sql.tree.statements import (
     Statement,
     TagAssignment,
     TrimDatabase,
-    UseDatabase,
 )
 from penstock.sql.types import Kind
 
@@ -72,17 +70,6 @@ def parse_alter_database(parser: QueryParser) -> Statement:
 def parse_split_vgroup(parser: QueryParser) -> Statement:
     """Parses what follows SPLIT VGROUP."""
     return SplitVgroup(parser.integer("the number of a vgroup"))
-
-
-def parse_drop_database(parser: QueryParser) -> Statement:
-    """Parses what follows DROP DATABASE."""
-    if_exists = parser.take_if_exists()
-    return DropDatabase(parser.name("a database name"), if_exists, parser.take("CASCADE"))
-
-
-def parse_use(parser: QueryParser) -> Statement:
-    """Parses what follows USE."""
-    return UseDatabase(parser.name("a database name"))
 
 
 def parse_flush(parser: QueryParser) -> Statement:

@@ -6,7 +6,7 @@ from sqlglot.tokens import TokenType
 
 from penstock.common.errors import NotSupportedError
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import CreateFunction, DropFunction, Statement
+from penstock.sql.tree.statements import CreateFunction, Statement
 from penstock.sql.types import DataType, Kind
 
 _LENGTH_OPTIONAL = {"VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "VARBINARY": Kind.VARBINARY}
@@ -52,12 +52,6 @@ def parse_create_function(parser: QueryParser, *, aggregate: bool, replace: bool
     if not python:
         raise parser.fail("LANGUAGE PYTHON is expected", hint="there are no functions in other languages")
     return CreateFunction(name, aggregate, arguments, result, source, replace, if_not_exists, comment)
-
-
-def parse_drop_function(parser: QueryParser) -> Statement:
-    """Parses what follows DROP FUNCTION."""
-    if_exists = parser.take_if_exists()
-    return DropFunction(parser.name("a function name"), if_exists)
 
 
 def _parse_type(parser: QueryParser) -> DataType:

@@ -11,7 +11,6 @@ from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
     AlterIngest,
     CreateIngest,
-    DropIngest,
     FieldMapping,
     IngestErrors,
     IngestOptions,
@@ -73,12 +72,6 @@ def _parse_on_error(parser: QueryParser) -> tuple[IngestErrors, Name | None]:
         raise parser.fail("FAIL, SKIP or DLQ is expected behind ON_ERROR")
     return (cast(IngestErrors, word.lower()),
             parser.object_name("the name of a DLQ table") if word == "DLQ" else None)
-
-
-def parse_drop_ingest(parser: QueryParser) -> Statement:
-    """Parses what follows DROP INGEST."""
-    if_exists = parser.take_if_exists()
-    return DropIngest(parser.name("the name of an ingest"), if_exists)
 
 
 def _parse_options(parser: QueryParser) -> IngestOptions:

@@ -15,23 +15,19 @@ from penstock.sql.dialect.literals import position
 from penstock.sql.dialect.parse_connection import (
     parse_alter_connection,
     parse_create_connection,
-    parse_drop_connection,
-    parse_test_connection,
 )
 from penstock.sql.dialect.parse_ddl import (
     parse_alter_database,
     parse_alter_table,
     parse_create_database,
     parse_create_table,
-    parse_drop_database,
     parse_drop_table,
     parse_flush,
     parse_split_vgroup,
     parse_trim,
-    parse_use,
 )
-from penstock.sql.dialect.parse_function import parse_create_function, parse_drop_function
-from penstock.sql.dialect.parse_ingest import parse_alter_ingest, parse_create_ingest, parse_drop_ingest
+from penstock.sql.dialect.parse_function import parse_create_function
+from penstock.sql.dialect.parse_ingest import parse_alter_ingest, parse_create_ingest
 from penstock.sql.dialect.parse_insert import parse_delete, parse_insert
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.dialect.parse_show import (
@@ -45,14 +41,12 @@ from penstock.sql.dialect.parse_show import (
 from penstock.sql.dialect.parse_stream import (
     parse_alter_stream,
     parse_analyze_stream,
-    parse_checkpoint_stream,
     parse_create_materialized_view,
     parse_create_snode,
     parse_create_stream,
     parse_drop_materialized_view,
     parse_drop_savepoint,
     parse_drop_snode,
-    parse_drop_stream,
     parse_dry_run,
     parse_note_time,
     parse_pause,
@@ -66,12 +60,26 @@ from penstock.sql.dialect.parse_stream import (
 from penstock.sql.dialect.parse_user import (
     parse_alter_user,
     parse_create_user,
-    parse_drop_user,
     parse_grant,
     parse_revoke,
 )
-from penstock.sql.dialect.parse_view import parse_create_view, parse_drop_view
-from penstock.sql.tree.statements import Explain, ExplainPart, Statement
+from penstock.sql.dialect.parse_view import parse_create_view
+from penstock.sql.tree.statements import (
+    CheckpointStream,
+    DropConnection,
+    DropDatabase,
+    DropFunction,
+    DropIngest,
+    DropStream,
+    DropUser,
+    DropView,
+    Explain,
+    ExplainPart,
+    Name,
+    Statement,
+    TestConnection,
+    UseDatabase,
+)
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
@@ -170,6 +178,24 @@ def _plain(parse_rest: Callable[[StatementParser], Statement]) -> Callable[[Stat
     return lambda parser, _: parse_rest(parser)
 
 
+def _of(
+    kind: type[Statement], read: Callable[[StatementParser], str | Name]
+) -> Callable[[StatementParser, int], Statement]:
+    """Returns what parses `[IF EXISTS] name [CASCADE]`, of the options those that the statement has."""
+    def parse(parser: StatementParser, _: int) -> Statement:
+        options = {"if_exists": parser.take_if_exists()} if "if_exists" in kind.parts else {}
+        name = read(parser)
+        if "cascade" in kind.parts:
+            options["cascade"] = parser.take("CASCADE")
+        return kind(name, **options)
+
+    return parse
+
+
+def _named(kind: type[Statement], what: str) -> Callable[[StatementParser, int], Statement]:
+    return _of(kind, lambda parser: parser.name(what))
+
+
 _NO_TRANSACTIONS = "there are no transactions: a statement is whole or not at all, and stays"
 
 # What TDengine or standard SQL has and Penstock has not: said so, instead of calling it a syntax error; and a hint.
@@ -188,7 +214,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("INSERT",): _plain(parse_insert),
     ("IMPORT",): _plain(parse_insert),
     ("SHOW",): _plain(parse_show),
-    ("USE",): _plain(parse_use),
+    ("USE",): _named(UseDatabase, "a database name"),
     ("SET",): _plain(parse_set),
     ("DESCRIBE",): _plain(parse_describe),
     ("DESC",): _plain(parse_describe),
@@ -213,30 +239,30 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
         lambda parser, _: parse_create_function(parser, aggregate=True, replace=True),
     ("CREATE", "USER"): _plain(parse_create_user),
     ("ALTER", "USER"): _plain(parse_alter_user),
-    ("DROP", "USER"): _plain(parse_drop_user),
+    ("DROP", "USER"): _named(DropUser, "a user name"),
     ("GRANT",): _plain(parse_grant),
     ("REVOKE",): _plain(parse_revoke),
     ("CREATE", "CONNECTION"): _plain(parse_create_connection),
     ("ALTER", "CONNECTION"): _plain(parse_alter_connection),
-    ("DROP", "CONNECTION"): _plain(parse_drop_connection),
-    ("TEST", "CONNECTION"): _plain(parse_test_connection),
+    ("DROP", "CONNECTION"): _named(DropConnection, "a connection name"),
+    ("TEST", "CONNECTION"): _named(TestConnection, "a connection name"),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=False),
     ("ALTER", "STABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=True),
     ("ALTER", "STREAM"): _plain(parse_alter_stream),
     ("ALTER", "INGEST"): _plain(parse_alter_ingest),
-    ("CHECKPOINT", "STREAM"): _plain(parse_checkpoint_stream),
+    ("CHECKPOINT", "STREAM"): _of(CheckpointStream, QueryParser.stream_name),
     ("STOP", "STREAM"): _plain(parse_stop_stream),
     ("START", "STREAM"): _plain(parse_start_stream),
-    ("DROP", "DATABASE"): _plain(parse_drop_database),
+    ("DROP", "DATABASE"): _named(DropDatabase, "a database name"),
     ("DROP", "TABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=False),
     ("DROP", "STABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=True),
-    ("DROP", "VIEW"): _plain(parse_drop_view),
-    ("DROP", "STREAM"): _plain(parse_drop_stream),
+    ("DROP", "VIEW"): _of(DropView, lambda parser: parser.object_name("a view name")),
+    ("DROP", "STREAM"): _of(DropStream, QueryParser.stream_name),
     ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
-    ("DROP", "INGEST"): _plain(parse_drop_ingest),
-    ("DROP", "FUNCTION"): _plain(parse_drop_function),
+    ("DROP", "INGEST"): _named(DropIngest, "the name of an ingest"),
+    ("DROP", "FUNCTION"): _named(DropFunction, "a function name"),
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),
     ("RECALCULATE", "STREAM"): _plain(parse_recalculate),

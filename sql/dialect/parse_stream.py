@@ -16,7 +16,6 @@ from penstock.sql.tree.statements import (
     OF_VIEWS,
     AlterStream,
     AnalyzeStream,
-    CheckpointStream,
     ColumnDefinition,
     CreateSnode,
     CreateStream,
@@ -408,12 +407,6 @@ def _parse_target_tags(parser: QueryParser) -> tuple[tuple[ColumnDefinition, ...
     return parser.wrapped_csv(lambda: parse_column_definition(parser)), None
 
 
-def parse_drop_stream(parser: QueryParser) -> Statement:
-    """Parses what follows DROP STREAM."""
-    if_exists = parser.take_if_exists()
-    return DropStream(parser.stream_name(), if_exists)
-
-
 def parse_alter_stream(parser: QueryParser) -> Statement:
     """Parses what follows ALTER STREAM."""
     if_exists = parser.take_if_exists()
@@ -423,12 +416,6 @@ def parse_alter_stream(parser: QueryParser) -> Statement:
     if options == StreamOptions():
         raise parser.fail("a stream option is expected")
     return AlterStream(name, options, if_exists)
-
-
-def parse_checkpoint_stream(parser: QueryParser) -> Statement:
-    """Parses what follows CHECKPOINT STREAM."""
-    if_exists = parser.take_if_exists()
-    return CheckpointStream(parser.stream_name(), if_exists)
 
 
 def parse_stop_stream(parser: QueryParser) -> Statement:

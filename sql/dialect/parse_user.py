@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.rights import GrantObject, Privilege, Role
-from penstock.sql.tree.statements import AlterUser, CreateUser, DropUser, Grant, Revoke, Statement
+from penstock.sql.tree.statements import AlterUser, CreateUser, Grant, Revoke, Statement
 
 _ROLES = tuple(role.upper() for role in get_args(Role))
 _PRIVILEGES: tuple[Privilege, ...] = get_args(Privilege)
@@ -29,12 +29,6 @@ def parse_alter_user(parser: QueryParser) -> Statement:
     if password is None and role is None:
         raise parser.fail("PASS or ROLE is expected")
     return AlterUser(name, password, role)
-
-
-def parse_drop_user(parser: QueryParser) -> Statement:
-    """Parses what follows DROP USER."""
-    if_exists = parser.take_if_exists()
-    return DropUser(parser.name("a user name"), if_exists)
 
 
 def parse_grant(parser: QueryParser) -> Statement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import CreateView, DropView, Statement
+from penstock.sql.tree.statements import CreateView, Statement
 
 
 def parse_create_view(parser: QueryParser, *, or_replace: bool) -> Statement:
@@ -20,9 +20,3 @@ def parse_create_view(parser: QueryParser, *, or_replace: bool) -> Statement:
         invoker = word == "INVOKER"
     parser.expect("AS")
     return CreateView(name, parser.parse_rows(), columns, invoker, or_replace, if_not_exists)
-
-
-def parse_drop_view(parser: QueryParser) -> Statement:
-    """Parses what follows DROP VIEW."""
-    if_exists = parser.take_if_exists()
-    return DropView(parser.object_name("a view name"), if_exists)
