@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ from typing import TypeVar
 from penstock.common.errors import PenstockError
 from penstock.tasks.state.state_store import StateStore
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 Wanted = tuple[Path, int]
 """A task's folder, and the id of the checkpoint that it must hold."""
@@ -37,30 +39,36 @@ def read_states(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T]) 
 
     `read` may raise PenstockErrors.
     """
+    return in_another_process(wanted, partial(_answer, read))
+
+
+def in_another_process(items: Sequence[Item], work: Callable[[Item], T]) -> list[T | Unreadable]:
+    """Returns what a module's function gives for each item; `Unreadable` where that ends the process."""
     answers: list[T | Unreadable] = []
     context = multiprocessing.get_context("spawn")
-    while len(answers) < len(wanted):
+    while len(answers) < len(items):
         receiver, sender = context.Pipe(duplex=False)
-        reader = context.Process(target=_read_all, args=(wanted[len(answers):], read, sender))
-        reader.start()
+        worker = context.Process(target=_work, args=(items[len(answers):], work, sender))
+        worker.start()
         sender.close()
         try:
             while True:
                 answers.append(receiver.recv())
         except EOFError:
-            reader.join()
-        if len(answers) < len(wanted):
+            worker.join()
+        if len(answers) < len(items):
             answers.append(
-                Unreadable(f"its pages are damaged: reading it ended the process (exit code {reader.exitcode})"))
+                Unreadable(f"its pages are damaged: reading it ended the process (exit code {worker.exitcode})"))
     return answers
 
 
-def _read_all(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T], sender: Connection) -> None:
-    for folder, checkpoint_id in wanted:
-        sender.send(_answer(folder, checkpoint_id, read))
+def _work(items: Sequence[Item], work: Callable[[Item], T], sender: Connection) -> None:
+    for item in items:
+        sender.send(work(item))
 
 
-def _answer(folder: Path, checkpoint_id: int, read: Callable[[StateStore, int], T]) -> T | Unreadable:
+def _answer(read: Callable[[StateStore, int], T], wanted: Wanted) -> T | Unreadable:
+    folder, checkpoint_id = wanted
     try:
         size = (folder / "data.mdb").stat().st_size
     except OSError as error:
