@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +20,11 @@ from penstock.sql.types import DataType, Kind
 
 Bools = npt.NDArray[np.bool_]
 _SAFE = 1 << 62
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": np.true_divide, "=": operator.eq, "<>": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}
+_OPPOSITES = {">": operator.le, ">=": operator.lt}
 
 
 class NotInKernelError(Exception):
@@ -161,23 +167,11 @@ def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
     if expression.type is Kind.BIGINT and not (_small(a) and _small(b)):
         raise NotInKernelError
     if expression.type is Kind.BIGINT and expression.op != "/":
-        values = _computed(expression.op, a, b)  # nothing to warn of, as was just made sure
+        values = _OPERATORS[expression.op](a, b)  # nothing to warn of, as was just made sure
     else:
         with np.errstate(all="ignore"):
-            values = _computed(expression.op, a, b)
+            values = _OPERATORS[expression.op](a, b)
     return Vector(values, _both(left.valid, right.valid))
-
-
-def _computed(operator: str, a: Any, b: Any) -> Any:
-    match operator:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case _:
-            return np.true_divide(a, b)
 
 
 def _small(values: Any) -> bool:
@@ -237,53 +231,20 @@ def _comparison(expression: Expr, left: Vector, right: Vector) -> Vector:
     if expression.args[0].type in (Kind.FLOAT, Kind.DOUBLE):
         values = _floats(expression.op, a, b)
     else:
-        values = _plain(expression.op, a, b)
+        values = _OPERATORS[expression.op](a, b)
     return Vector(values, _both(left.valid, right.valid))
 
 
-def _plain(operator: str, a: Any, b: Any) -> Any:
-    match operator:
-        case "=":
-            return a == b
-        case "<>":
-            return a != b
-        case "<":
-            return a < b
-        case "<=":
-            return a <= b
-        case ">":
-            return a > b
-        case _:
-            return a >= b
-
-
-def _floats(operator: str, a: Any, b: Any) -> Any:
+def _floats(comparison: str, a: Any, b: Any) -> Any:
     """For DuckDB, NaN equals itself and is greater than every number."""
     if not np.isnan(b).any():
         # Where only the left side can be NaN, the negated opposite has it right.
-        match operator:
-            case ">":
-                return ~(np.asarray(a) <= b)
-            case ">=":
-                return ~(np.asarray(a) < b)
-            case _:
-                return _plain(operator, a, b)
+        opposite = _OPPOSITES.get(comparison)
+        return _OPERATORS[comparison](a, b) if opposite is None else ~opposite(np.asarray(a), b)
     nan_a, nan_b = np.isnan(a), np.isnan(b)
     equal = (a == b) | (nan_a & nan_b)
     less = (a < b) | (~nan_a & nan_b)
-    match operator:
-        case "=":
-            return equal
-        case "<>":
-            return ~equal
-        case "<":
-            return less
-        case "<=":
-            return less | equal
-        case ">":
-            return ~(less | equal)
-        case _:
-            return ~less
+    return {"=": equal, "<>": ~equal, "<": less, "<=": less | equal, ">": ~(less | equal), ">=": ~less}[comparison]
 
 
 def _logic(expression: Expr, columns: Columns) -> Vector:
