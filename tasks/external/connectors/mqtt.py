@@ -85,14 +85,17 @@ def external_error(connection: OpenedConnection, reason: ReasonCode | OSError) -
 class Publisher:
     """A client that publishes, and waits until the broker has taken everything."""
 
-    def __init__(self, connection: OpenedConnection, name: str) -> None:
+    def __init__(self, connection: OpenedConnection, name: str, timeout_s: float | None = None) -> None:
         """Connects, as the connection's client id and `name`: only one client may have an id.
+
+        `timeout_s`: for an answer, None: the connection's.
 
         Raises ExternalSystemErrors.
         """
         client_id = "-".join(filter(None, (connection.options.get("client_id"), name)))
         connection = replace(connection, options={**connection.options, "client_id": client_id})
         self._connection = connection
+        self._timeout_s = connection.timeout_s if timeout_s is None else timeout_s
         self._answers: list[ReasonCode] = []
         self._answered = threading.Event()
         self._refused: dict[int, ReasonCode] = {}
@@ -101,7 +104,7 @@ class Publisher:
         self._client.on_publish = self._on_publish
         connect(self._client, connection)
         self._client.loop_start()
-        if not self._answered.wait(connection.timeout_s):
+        if not self._answered.wait(self._timeout_s):
             self.close()
             raise self._silent()
         if self._answers[0].is_failure:
@@ -115,7 +118,7 @@ class Publisher:
         """
         self._refused.clear()
         sent = [self._client.publish(topic, payload, qos) for topic, payload in messages]
-        deadline = time.monotonic() + self._connection.timeout_s
+        deadline = time.monotonic() + self._timeout_s
         for info in sent:
             try:
                 info.wait_for_publish(max(0.0, deadline - time.monotonic()))
@@ -132,7 +135,7 @@ class Publisher:
 
     def _silent(self) -> ConnectionFailedError:
         return ConnectionFailedError(f"unreachable: {self._connection.options['url']}: no answer within "
-                                     f"{self._connection.timeout_s:g}s")
+                                     f"{self._timeout_s:g}s")
 
     def _on_connect(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         self._answers.append(reason)
@@ -145,23 +148,5 @@ class Publisher:
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
     """Connects and leaves again. Raises ExternalSystemErrors."""
-    answers: list[ReasonCode] = []
-    answered = threading.Event()
-
-    def on_connect(_client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
-        answers.append(reason)
-        answered.set()
-
-    client = new_client(connection, "")
-    client.on_connect = on_connect
-    connect(client, connection)
-    client.loop_start()
-    try:
-        if not answered.wait(timeout_s):
-            raise ConnectionFailedError(f"unreachable: {connection.options['url']}: no answer within {timeout_s:g}s")
-    finally:
-        client.disconnect()
-        client.loop_stop()
-    if answers[0].is_failure:
-        raise external_error(connection, answers[0])
+    Publisher(connection, "", timeout_s).close()
     return f"MQTT {connection.options['version']}"

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from penstock.common.connection import OpenedConnection
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Connects, and returns in one line what was found there.
+    """Connects, and returns in one line what was found there. The module of the connection's kind has its library.
 
     Raises ConnectionFailedError, LoginRefusedError or TargetMissingError, and LibraryMissingError; no text of theirs
     has a secret in it.
     """
-    match connection.kind:
-        case "kafka":
-            from penstock.tasks.external.connectors import kafka
-
-            return kafka.probe(connection, timeout_s)
-        case "mqtt":
-            from penstock.tasks.external.connectors import mqtt
-
-            return mqtt.probe(connection, timeout_s)
-        case "postgres":
-            from penstock.tasks.external.connectors import postgres
-
-            return postgres.probe(connection, timeout_s)
-        case "files":
-            from penstock.tasks.external.connectors import files
-
-            return files.probe(connection, timeout_s)
-        case "webhook":
-            from penstock.tasks.external.connectors import webhook
-
-            return webhook.probe(connection, timeout_s)
+    found: str = import_module(f"penstock.tasks.external.connectors.{connection.kind}").probe(connection, timeout_s)
+    return found

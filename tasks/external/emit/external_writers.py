@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +15,6 @@ from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Deli
 from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.tasks.external.emit.sent_record import SentRecord, recorded
 from penstock.tasks.protocol.messages import ResultWrite
-from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.state.state_store import StateStore
 
 _PREFIX = b"staged/"
@@ -33,50 +33,11 @@ def part_of(number: int) -> int:
     return number & (1 << _PART_BITS) - 1
 
 
-class ExternalWriter(ResultWriter, Protocol):
-    """A `ResultWriter` whose target is external, and may be away for a while."""
+class ExternalWriter(ABC):
+    """A `ResultWriter` whose target is external, and may be away for a while.
 
-    @property
-    def outage(self) -> Outage | None:
-        """Why nothing is delivered now, or None."""
-        ...
-
-    @property
-    def next_try(self) -> float | None:
-        """When `acknowledged` should be called even if nothing changed, in monotonic time."""
-        ...
-
-    @property
-    def undelivered(self) -> bool:
-        """Whether the task's state holds results that are still to be delivered."""
-        ...
-
-    @property
-    def recorded_bytes(self) -> int:
-        """How much the task's state holds of what was sent, in bytes."""
-        ...
-
-    def use(self, connection: OpenedConnection) -> None:
-        """Goes on by another version of the connection."""
-        ...
-
-    def try_now(self) -> None:
-        """Tries again at once."""
-        ...
-
-    def save(self) -> Any:
-        """Returns what `restore` needs besides the store, as JSON can hold it."""
-        ...
-
-    def restore(self, saved: Any) -> None:
-        """Takes over what `save` returned at the checkpoint that the store is at; None: there was no writer then."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _DeliveringWriter:
-    """What all external writers share: they deliver through an asynchronous sink writer, and have a record of that."""
+    It delivers through an asynchronous sink writer, and has a record of that.
+    """
 
     def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter, record: SentRecord) -> None:
         self._rows = rows
@@ -84,28 +45,48 @@ class _DeliveringWriter:
         self._record = record
         self._submitted = 0
 
+    @abstractmethod
+    def submit(self, write: ResultWrite) -> None:
+        """Takes a write over, see `ResultWriter`."""
+
+    @abstractmethod
+    def acknowledged(self) -> int:
+        """Returns how many writes are done, see `ResultWriter`."""
+
     @property
     def outage(self) -> Outage | None:
+        """Why nothing is delivered now, or None."""
         return self._sink_writer.outage
 
     @property
     def next_try(self) -> float | None:
+        """When `acknowledged` should be called even if nothing changed, in monotonic time."""
         return self._sink_writer.next_try
 
-    def use(self, connection: OpenedConnection) -> None:
-        self._sink_writer.use(connection)
-
-    def try_now(self) -> None:
-        self._sink_writer.try_now()
+    @property
+    def undelivered(self) -> bool:
+        """Whether the task's state holds results that are still to be delivered."""
+        return False
 
     @property
     def recorded_bytes(self) -> int:
+        """How much the task's state holds of what was sent, in bytes."""
         return self._record.nbytes
 
+    def use(self, connection: OpenedConnection) -> None:
+        """Goes on by another version of the connection."""
+        self._sink_writer.use(connection)
+
+    def try_now(self) -> None:
+        """Tries again at once."""
+        self._sink_writer.try_now()
+
     def save(self) -> dict[str, Any]:
+        """Returns what `restore` needs besides the store, as JSON can hold it."""
         return {"known": self._sink_writer.known, "sent": self._record.save()}
 
     def restore(self, saved: Any) -> None:
+        """Takes over what `save` returned at the checkpoint that the store is at; None: there was no writer then."""
         if saved is not None:
             self._sink_writer.known = saved["known"]
         self._record.restore(None if saved is None else saved["sent"])
@@ -120,7 +101,7 @@ class _DeliveringWriter:
         return delivered
 
 
-class DirectWriter(_DeliveringWriter):
+class DirectWriter(ExternalWriter):
     """Delivers each write by itself."""
 
     def submit(self, write: ResultWrite) -> None:
@@ -135,7 +116,7 @@ class DirectWriter(_DeliveringWriter):
         return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
 
 
-class StagedWriter(_DeliveringWriter):
+class StagedWriter(ExternalWriter):
     """A `TransactionalWriter`: results are in the task's state until their checkpoint is valid, then they leave.
 
     What a checkpoint has is cut into parts, which are numbered by the checkpoint and their place in it. A part leaves

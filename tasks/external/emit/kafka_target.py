@@ -66,7 +66,7 @@ class KafkaTransactionTarget:
 
 
 def _digests_in(note: str) -> dict[int, str]:
-    """Returns digests by marks; what isn't of this form, as of older versions, has none."""
+    """Returns digests by marks; what isn't of this form has none."""
     pairs = [pair.partition(":") for pair in note.split()]
     return {int(mark): digest for mark, _, digest in pairs if mark.isdecimal()}
 
