@@ -27,8 +27,8 @@ from penstock.common.responsiveness import leave_out_what_stays
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
 from penstock.tasks.compiled.compiled_loops import load
-from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.protocol.store_requests import RowsRequest, SpanRequest
 from penstock.tasks.worker.local_environment import LocalStream
 
 _NOW_MS = 1_800_000_000_000

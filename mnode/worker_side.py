@@ -21,15 +21,10 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.engine_parts import EngineParts
 from penstock.tasks.dnode_access.data_place import mark_place
-from penstock.tasks.dnode_access.dnode_client import (
-    NamesRequest,
-    Request,
-    RowsRequest,
-    SpanRequest,
-    TableRequest,
-)
+from penstock.tasks.dnode_access.dnode_client import Request
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
+from penstock.tasks.protocol.store_requests import NamesRequest, RowsRequest, SpanRequest, TableRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 

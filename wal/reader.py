@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +20,6 @@ from penstock.wal.record import (
     PackedRun,
     Record,
     RecordKind,
-    RowsRecord,
     check_payload,
     decode,
     decode_header,
@@ -56,48 +54,6 @@ class WalGapError(PenstockError):
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
-
-T = TypeVar("T")
-
-
-class RecordReader(Protocol):
-    """What follows a vnode's log, record by record."""
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of payload that were returned so far."""
-        ...
-
-    @property
-    def access(self) -> Access:
-        """How the log is reached."""
-        ...
-
-    @property
-    def acknowledged_version(self) -> int:
-        """The version that readers may go to now; 0 for an empty log. Cheap."""
-        ...
-
-    def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
-        """Returns the next records; see `WalReader.read`."""
-        ...
-
-    def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
-        """Returns what `make` makes of records that were read: if it made `what` of the same ones for another reader of
-        this log, the same object.
-        """
-        ...
-
-    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns the META records of some operations that `read` will return; the position stays.
-
-        As far as records are acknowledged now and whole; rows are passed over.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the log; records that were returned stay readable."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class RecentRecords:
             self._stretches = tuple(kept[-_STRETCHES:])
 
     def told(self, reader: WalReader, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns what `RecordReader.told` says; readers that begin together look the log through once."""
+        """Returns what `SharedWalReader.told` does; readers that begin together look the log through once."""
         begin = reader.position
         with self._looking:
             looked = self._looked.get(operations)
@@ -224,11 +224,16 @@ class SharedWalReader:
         return records
 
     def told(self, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns the META records of some operations that `read` will return; see `RecordReader`."""
+        """Returns the META records of some operations that `read` will return; the position stays.
+
+        As far as records are acknowledged now and whole; rows are passed over.
+        """
         return self._recent.told(self._reader, operations)
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
-        """Returns what `make` makes of records that were read; see `RecordReader`. Those of few rows are kept."""
+        """Returns what `make` makes of records that were read: if it made `what` of the same few rows for another
+        reader of this log, the same object.
+        """
         return self._recent.derived(records, what, make)
 
     def close(self) -> None:

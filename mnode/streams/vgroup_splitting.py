@@ -32,8 +32,8 @@ from penstock.planner.task_plans.stream_plan import PeriodPlan, RefreshPlan
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
-from penstock.tasks.dnode_access.dnode_client import RowsRequest, StoreRequest
 from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.store_requests import RowsRequest, StoreRequest
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.state_repartition import Moved, Repartition, refusal
 from penstock.wal.record import TUID_COLUMN

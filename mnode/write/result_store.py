@@ -26,15 +26,9 @@ from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, KEPT, OFFSET, OPERATION
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import KEY_TEXT, Table
-from penstock.tasks.dnode_access.dnode_client import (
-    NamesRequest,
-    RowsRequest,
-    SpanRequest,
-    StoreRequest,
-    TableRequest,
-)
 from penstock.tasks.protocol.messages import REPLACE, ResultWrite, TaskId
 from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
+from penstock.tasks.protocol.store_requests import NamesRequest, RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows

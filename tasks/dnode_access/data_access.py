@@ -8,7 +8,6 @@ import platform
 import shutil
 import threading
 from pathlib import Path
-from typing import Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
@@ -95,29 +94,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-class DataAccess(Protocol):
-    """One attempt's way to what is in the data directory."""
-
-    @property
-    def spill(self) -> Path: ...
-
-    def log(self, vgroup_id: int) -> Log: ...
-
-    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
-        """Returns the state of a task, which the task closes. UnavailableError if it can't be had yet."""
-        ...
-
-    def abandon(self) -> None:
-        """Ends an `open_state` that waits; any thread."""
-        ...
-
-    def close(self) -> None:
-        """Gives all back; the states are closed by then."""
-        ...
-
-
-class FileAccess:
-    """The data directory's own files."""
+class DataAccess:
+    """One attempt's way to what is in the data directory: its own files."""
 
     def __init__(self, paths: DataPaths, fs: Fs, clock: Clock, cache: StateCache) -> None:
         self._paths = paths
@@ -133,16 +111,19 @@ class FileAccess:
         return LogFiles(self._paths.wal(vgroup_id), self._fs)
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        """Returns the state of a task, which the task closes. UnavailableError if it can't be had yet."""
         return StateStore(self._directories.open(task), map_bytes, self._cache)
 
     def abandon(self) -> None:
+        """Ends an `open_state` that waits; any thread."""
         self._directories.abandon()
 
     def close(self) -> None:
+        """Gives all back; the states are closed by then."""
         self._directories.close()
 
 
-class NetworkAccess:
+class NetworkAccess(DataAccess):
     """What the dnode sends, and folders of this machine's for as long as the attempt lasts.
 
     What a worker that was killed has left there the next one on this machine takes over, and with it away.
@@ -151,24 +132,15 @@ class NetworkAccess:
     def __init__(
         self, logs: RemoteLogs, keeper: StateKeeper, scratch: DataPaths, fs: Fs, clock: Clock, cache: StateCache
     ) -> None:
+        super().__init__(scratch, fs, clock, cache)
         self._logs = logs
         self._keeper = keeper
-        self._cache = cache
-        self._scratch = scratch
-        self._directories = StateDirectories(scratch, fs, clock)
-
-    @property
-    def spill(self) -> Path:
-        return self._scratch.spill
 
     def log(self, vgroup_id: int) -> Log:
         return self._logs.log(vgroup_id)
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return CopiedState(self._directories.open(task), map_bytes, self._cache, self._keeper, task)
-
-    def abandon(self) -> None:
-        self._directories.abandon()
 
     def close(self) -> None:
         self._directories.discard()

@@ -4,71 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import get_args
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.errors import UnavailableError
-from penstock.tasks.dnode_access.remote_log import LogRequest
+from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, LogRequest, SegmentsRequest
 from penstock.tasks.dnode_access.small_writes import SmallWrites
-from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, RefreshRequest
+from penstock.tasks.protocol.store_requests import NamesRequest, RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
-from penstock.vnode.read.snapshot import TimeSpan
 
-
-@dataclass(frozen=True, slots=True)
-class RowsRequest:
-    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables.
-
-    `times`: of each of `tuids` a time, as many; only rows at these are read.
-    """
-
-    vgroup_id: int
-    table_uid: int
-    tuids: pa.UInt64Array | None
-    first_ts: int
-    last_ts: int
-    as_of: int
-    times: pa.Int64Array | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanRequest:
-    """The ticket of a question: where in [first_ts, last_ts] a table of a vnode has rows, as of a WAL version."""
-
-    vgroup_id: int
-    table_uid: int
-    first_ts: int
-    last_ts: int
-    as_of: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableRequest:
-    """The ticket of a look at a whole normal table as it is now: these of its physical columns.
-
-    Of a super table: these tags of its children, by their names, and `tbname`.
-    """
-
-    table_uid: int
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NamesRequest:
-    """The ticket of a question: which of these names are those of tables that aren't children of a super table.
-
-    The answer is one column of names.
-    """
-
-    table_uid: int
-    names: tuple[str, ...]
-
-
-StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest | AnswerRequest | FireRequest
 Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
@@ -84,46 +32,15 @@ class DnodeClient:
         self._lock = threading.Lock()
         self.small_writes = SmallWrites(self.open_writes)
 
-    def read_rows(self, request: RowsRequest) -> pa.Table:
-        """Returns the rows; raises the error that the dnode raised, or UnavailableError."""
-        return self._ask(request, f"reading rows of vnode {request.vgroup_id} failed")
-
-    def time_span(self, request: SpanRequest) -> TimeSpan | None:
-        """Returns where there are rows; raises as `read_rows` does."""
-        answer = self._ask(request, f"asking vnode {request.vgroup_id} for its time span failed")
-        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
-
-    def read_table(self, request: TableRequest) -> pa.Table:
-        """Returns the rows; raises as `read_rows` does."""
-        return self._ask(request, "reading the table that is looked up in failed")
-
-    def foreign_names(self, request: NamesRequest) -> list[str]:
-        """Returns the names; raises as `read_rows` does."""
-        names: list[str] = self._ask(request, "asking for names of tables failed").column(0).to_pylist()
-        return names
-
-    def refresh(self, request: RefreshRequest) -> Refreshed:
-        """Returns what was done; raises as `read_rows` does."""
-        return Refreshed.of(self._ask(request, "comparing the result table with its query failed"))
-
-    def fire(self, request: FireRequest) -> pa.Table:
-        """Returns who is to be told of what; raises as `read_rows` does."""
-        return self._ask(request, "computing what its trigger has fired failed")
-
-    def answer(self, request: AnswerRequest) -> pa.Table:
-        """Returns the rows; raises as `read_rows` does."""
-        return self._ask(request, "computing the answer of its query failed")
-
-    def ask_log(self, request: LogRequest) -> pa.Table:
-        """Returns what the request's class says; raises as `read_rows` does."""
-        return self._ask(request, f"reading the log of vnode {request.vgroup_id} failed")
-
-    def ask_state(self, order: StateOrder) -> pa.Table:
-        """Returns what the order's class says; raises as `read_rows` does."""
-        return self._ask(order, f"the state of {order.task} cannot be had from the dnode")
+    def ask(self, request: Request) -> pa.Table:
+        """Returns what the request's class says; raises the error that the dnode raised, or UnavailableError."""
+        try:
+            return self._connected().do_get(flight.Ticket(encode(request)), call_options(self._secret)).read_all()
+        except flight.FlightError as error:
+            raise error_of_flight(error, f"{_doing(request)} failed") from error
 
     def keep_state(self, checkpoint: CheckpointOf, changes: Iterable[pa.RecordBatch]) -> None:
-        """Returns once the dnode has a checkpoint of a task durably; raises as `read_rows` does."""
+        """Returns once the dnode has a checkpoint of a task durably; raises as `ask` does."""
         try:
             writer, reader = self.open_writes(encode(checkpoint), CHANGES)
             with writer:
@@ -135,12 +52,6 @@ class DnodeClient:
             raise error_of_flight(error, f"the dnode cannot keep the state of {checkpoint.task}") from error
         if answer is None:
             raise UnavailableError(f"the dnode broke off while it was sent the state of {checkpoint.task}")
-
-    def _ask(self, request: Request, doing: str) -> pa.Table:
-        try:
-            return self._connected().do_get(flight.Ticket(encode(request)), call_options(self._secret)).read_all()
-        except flight.FlightError as error:
-            raise error_of_flight(error, doing) from error
 
     def open_writes(
         self, command: bytes, schema: pa.Schema
@@ -159,3 +70,21 @@ class DnodeClient:
             if self._client is None:
                 self._client = flight.FlightClient(f"grpc://{self._address}")
             return self._client
+
+
+def _doing(request: Request) -> str:
+    match request:
+        case RowsRequest() | SpanRequest():
+            return f"reading rows of vnode {request.vgroup_id}"
+        case TableRequest():
+            return "reading the table that is looked up in"
+        case NamesRequest():
+            return "asking for names of tables"
+        case RefreshRequest() | AnswerRequest():
+            return "computing the answer of its query"
+        case FireRequest():
+            return "computing what its trigger has fired"
+        case EndRequest() | SegmentsRequest() | BytesRequest():
+            return f"reading the log of vnode {request.vgroup_id}"
+        case _:
+            return f"asking for the state of {request.task}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from penstock.tasks.protocol.messages import (
     TaskId,
     UseConnection,
 )
+from penstock.tasks.protocol.store_requests import NamesRequest
 from penstock.tasks.protocol.task_status import (
     ConnectionHealth,
     ConnectionStatus,
@@ -115,7 +115,7 @@ class IngestTask(BaseTask):
         try:
             self._mapper = MessageMapper(
                 plan, self._clock.now_ms, avro_reader(plan.schema) if plan.format == "avro" else None,
-                partial(environment.foreign_names, plan.target_uid))
+                self._foreign_names)
         except PenstockError:
             self._release()
             raise
@@ -123,6 +123,11 @@ class IngestTask(BaseTask):
         self._dead = None if plan.dlq is None else DeadLetters(
             plan.dlq, deployment.stream_id, deployment.name, self._attempt, self.id, index, plan.precision,
             environment.result_writer(self.id))
+
+    def _foreign_names(self, names: Sequence[str]) -> Sequence[str]:
+        found: list[str] = self._environment.ask(
+            NamesRequest(self._plan.target_uid, tuple(names))).column(0).to_pylist()
+        return found
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._rows_before = meta[ROWS_TOTAL] or 0

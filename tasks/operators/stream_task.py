@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,8 +14,8 @@ from penstock.tasks.external.connectors.incoming_messages import Consumer, Posit
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.protocol.store_requests import StoreRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from penstock.tasks.external.emit.external_writers import ExternalWriter
     from penstock.tasks.external.notify.window_notifier import Notifier
     from penstock.tasks.state.state_store import StateStore
-    from penstock.vnode.read.snapshot import TimeSpan
-    from penstock.wal.reader import RecordReader
+    from penstock.wal.shared_reading import SharedWalReader
 
 
 class TaskEnvironment(Protocol):
@@ -42,32 +41,16 @@ class TaskEnvironment(Protocol):
         """A directory for what a task's DuckDB doesn't keep in memory; many share it."""
         ...
 
-    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> SharedWalReader:
         """Returns a reader whose next record is `after_version + 1`: of the rows and deletes of a table, and perhaps of
         others."""
         ...
 
-    def read_rows(
-        self,
-        vgroup_id: int,
-        table_uid: int,
-        tuids: pa.UInt64Array | None,
-        first_ts: int,
-        last_ts: int,
-        as_of: int,
-        times: pa.Int64Array | None = None,
-    ) -> pa.Table:
-        """Returns the rows of the vnode's store as of WAL version `as_of`, `first_ts <= ts <= last_ts`.
+    def ask(self, request: StoreRequest) -> pa.Table:
+        """Returns what the request's class says. It may have to wait; any thread.
 
-        `times`: only rows at these, of each of `tuids` at one. Columns: `_tuid`, the physical columns, `_ver`; for
-        recalculation.
+        Raises PenstockErrors; it may be tried again.
         """
-        ...
-
-    def time_span(
-        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
-    ) -> TimeSpan | None:
-        """Returns where the rows that `read_rows` would give lie, and about how many they are; None: there are none."""
         ...
 
     def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
@@ -75,28 +58,6 @@ class TaskEnvironment(Protocol):
 
         Raises PenstockErrors; it may be tried again.
         """
-        ...
-
-    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
-        """Returns those names that tables have which are no children of a super table. Raises PenstockErrors."""
-        ...
-
-    def refresh(self, request: RefreshRequest) -> Refreshed:
-        """Makes the result table of a stream of any query the answer as it is now. It has to wait; any thread.
-
-        Raises PenstockErrors; it may be tried again.
-        """
-        ...
-
-    def answer(self, request: AnswerRequest) -> pa.Table:
-        """Returns what a stream of any query, whose results leave Penstock, answers now. Waits and raises as `refresh`
-        does.
-        """
-        ...
-
-    def fire(self, request: FireRequest) -> pa.Table:
-        """Has computed what windows are for that a task has handed over; returns what may be told of them, see
-        `FireRequest`. Waits and raises as `refresh` does."""
         ...
 
     def in_background(self, work: Callable[[], None], name: str) -> None:

@@ -545,7 +545,7 @@ def _packed(carry: Carry) -> bytes:
 
 
 def _carry(stored: bytes) -> Carry:
-    """Raises CorruptionError if it isn't what `_packed` made, or the version before."""
+    """Raises CorruptionError if it isn't what `_packed` made."""
     what = "where a group of a task stands"
     try:
         last, start, state, rows, starts, floor = unpack(stored, what)

@@ -14,6 +14,7 @@ from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.messages import RowKey
+from penstock.tasks.protocol.store_requests import RowsRequest, SpanRequest
 from penstock.tasks.recalculation.recent_rows import RecentRows
 from penstock.vnode.read.snapshot import TimeSpan
 
@@ -58,8 +59,8 @@ class StoredRows:
             own = tuids == self._source.keep_tuid
             tuids, ts = tuids[own], ts[own]
         first, last = (int(ts.min()), int(ts.max())) if len(ts) else (0, 0)
-        return self.counting(self._kept(self._environment.read_rows(
-            self._vgroup_id, self._source.storage_uid, pa.array(tuids), first, last, as_of, pa.array(ts))), as_of)
+        return self.counting(self._kept(self._environment.ask(RowsRequest(
+            self._vgroup_id, self._source.storage_uid, pa.array(tuids), first, last, as_of, pa.array(ts)))), as_of)
 
     def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows that the stream has seen, without those that are dropped for good."""
@@ -96,7 +97,10 @@ class StoredRows:
             self.brought_in.append((first_ts, last_ts, version))
 
     def time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
-        return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
+        """Returns where rows of a range lie, and about how many they are; None: there are none."""
+        answer = self._environment.ask(
+            SpanRequest(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of))
+        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
 
     def _without_held(self, rows: pa.Table, as_of: int) -> pa.Table:
         held = self._quarantine.holds(rows, as_of)
@@ -106,8 +110,8 @@ class StoredRows:
                 left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
-        return self._kept(self._environment.read_rows(
-            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of), left_out)
+        return self._kept(self._environment.ask(RowsRequest(
+            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)), left_out)
 
     def _kept(self, stored: pa.Table, left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
         """Returns rows that the stream is to count."""

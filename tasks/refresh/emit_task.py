@@ -115,11 +115,10 @@ class EmitTask(RefreshTask):
 
     # -- answers, and what of them is sent -----------------------------------------------------------------------
 
-    def _ask(self, request: RefreshRequest) -> Refreshed | pa.Table:
-        return self._environment.answer(AnswerRequest(self.id.stream_id, self._attempt))
+    def _ask(self, request: RefreshRequest) -> pa.Table:
+        return self._environment.ask(AnswerRequest(self.id.stream_id, self._attempt))
 
-    def _done(self, answer: Refreshed | pa.Table, took: float) -> Refreshed:
-        assert isinstance(answer, pa.Table)
+    def _done(self, answer: pa.Table, took: float) -> Refreshed:
         self._newest = pa.RecordBatch.from_arrays(
             [one_array(answer.column(field.name)) for field in self._schema], schema=self._schema)
         return Refreshed(0, rest_after(took))

@@ -60,7 +60,7 @@ class RefreshTask(ComputingTask):
         self._begun_at: float | None = None
         self._again = False
         self._asked: set[int] | None = None
-        self._answer: Refreshed | pa.Table | PenstockError | None = None
+        self._answer: pa.Table | PenstockError | None = None
         self._failure: Exception | None = None
         self._outage = ""
         self._tries = 0
@@ -163,14 +163,13 @@ class RefreshTask(ComputingTask):
             self._failure = error
         self._environment.wake()
 
-    def _ask(self, request: RefreshRequest) -> Refreshed | pa.Table:
+    def _ask(self, request: RefreshRequest) -> pa.Table:
         """Returns what the engine answers; runs in a thread of its own."""
-        return self._environment.refresh(request)
+        return self._environment.ask(request)
 
-    def _done(self, answer: Refreshed | pa.Table, took: float) -> Refreshed:
+    def _done(self, answer: pa.Table, took: float) -> Refreshed:
         """Takes an answer that took so many seconds; returns what was done."""
-        assert isinstance(answer, Refreshed)
-        return answer
+        return Refreshed.of(answer)
 
     def _finish(self) -> bool:
         """Takes note of a comparison that is done; returns whether one is."""

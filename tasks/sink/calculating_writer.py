@@ -55,7 +55,7 @@ class CalculatingWriter:
 
     def _fire(self) -> None:
         try:
-            self._answer = self._environment.fire(self._request)
+            self._answer = self._environment.ask(self._request)
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
             self._failure = error
         self._environment.wake()

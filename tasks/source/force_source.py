@@ -25,6 +25,7 @@ from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import GROUP, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.store_requests import RowsRequest
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus, TimeStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack_batch
@@ -159,8 +160,8 @@ class ForceSourceTask(BaseSourceTask):
         """Returns the relation `rows`: what is stored in the range as of now."""
         source = self._source
         tuids = None if source.keep_tuid is None else pa.array([source.keep_tuid], pa.uint64())
-        stored = self._environment.read_rows(
-            self._vgroup_id, source.storage_uid, tuids, first_ts, last_ts, self._version)
+        stored = self._environment.ask(RowsRequest(
+            self._vgroup_id, source.storage_uid, tuids, first_ts, last_ts, self._version))
         rows = source_rows(stored, self._plan)
         self._rows_in += rows.num_rows
         return rows

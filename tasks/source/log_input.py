@@ -13,8 +13,8 @@ from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.protocol.messages import Block, TaskId
 from penstock.tasks.source.source_rates import SourceRates
-from penstock.wal.reader import RecordReader
 from penstock.wal.record import Record, RowsRecord
+from penstock.wal.shared_reading import SharedWalReader
 
 #: What a record takes in memory beside its payload: rows that were inserted one by one are mostly that.
 _RECORD_BYTES = 1536
@@ -65,7 +65,7 @@ class LogInput:
         """Rows that were read and not handed out: none where no record is kept."""
         return self.rows_read - self._rows_out if self.pending or self._read is not None else 0
 
-    def read_ahead(self, wal: RecordReader, turn: int | None = None) -> bool:
+    def read_ahead(self, wal: SharedWalReader, turn: int | None = None) -> bool:
         """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there.
 
         `turn`: the stream's turn, if its rows gather. One that has come to the log's end reads no more in it: there is

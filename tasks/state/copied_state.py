@@ -1,6 +1,6 @@
 """A task's state where the worker doesn't reach the data directory: kept here, and after each checkpoint there as well.
 
-The dnode's side is `penstock.mnode.dnode.task_states`. What it keeps is the same store that a worker of its own machine
+The dnode's side is `penstock.mnode.dnode.tasks`. What it keeps is the same store that a worker of its own machine
 would have written: so streams go on wherever their workers come back, and backups and fsck know of no difference.
 """
 
@@ -80,7 +80,7 @@ StateOrder = EnterState | StateRequest | ReserveState | FoldState
 class StateKeeper(Protocol):
     """The way to the dnode. Both methods raise what it raises, or UnavailableError."""
 
-    def ask_state(self, order: StateOrder) -> pa.Table: ...
+    def ask(self, request: StateOrder, /) -> pa.Table: ...
 
     def keep_state(self, checkpoint: CheckpointOf, changes: Iterable[pa.RecordBatch]) -> None:
         """Returns once the dnode has the checkpoint durably."""
@@ -101,14 +101,14 @@ class CopiedState(StateStore):
         self._attempt = attempt
 
     def restore(self, checkpoint_id: int | None) -> dict[str, Any] | None:
-        (entered,) = self._keeper.ask_state(EnterState(self._task, self._attempt, checkpoint_id)).to_pylist()
+        (entered,) = self._keeper.ask(EnterState(self._task, self._attempt, checkpoint_id)).to_pylist()
         super().restore(None)
         if entered["reserved"] is not None:
             super().reserve(entered["reserved"])
         if checkpoint_id is None:
             return None
         after: bytes | None = None
-        while rows := self._keeper.ask_state(StateRequest(self._task, self._attempt, after)).to_pylist():
+        while rows := self._keeper.ask(StateRequest(self._task, self._attempt, after)).to_pylist():
             self.put_many((row["key"], row["value"]) for row in rows)
             after = rows[-1]["key"]
         meta: dict[str, Any] = json.loads(entered["meta"])
@@ -124,10 +124,10 @@ class CopiedState(StateStore):
 
     def committed(self, checkpoint_id: int, kept: Collection[int] = ()) -> None:
         super().committed(checkpoint_id)
-        self._keeper.ask_state(FoldState(self._task, self._attempt, checkpoint_id, tuple(kept)))
+        self._keeper.ask(FoldState(self._task, self._attempt, checkpoint_id, tuple(kept)))
 
     def reserve(self, number: int) -> int:
-        self._keeper.ask_state(ReserveState(self._task, self._attempt, number))
+        self._keeper.ask(ReserveState(self._task, self._attempt, number))
         return super().reserve(number)
 
 

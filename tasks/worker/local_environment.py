@@ -17,12 +17,6 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.planner.task_plans.stream_plan import LookupPlan
-from penstock.tasks.dnode_access.dnode_client import (
-    NamesRequest,
-    RowsRequest,
-    SpanRequest,
-    StoreRequest,
-)
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
 from penstock.tasks.external.emit.external_writers import ExternalWriter
@@ -31,7 +25,7 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
+from penstock.tasks.protocol.store_requests import StoreRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
@@ -40,10 +34,8 @@ from penstock.tasks.worker.runner import LocalLink, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.worker_environment import read_lookup
-from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
-from penstock.wal.reader import RecordReader
-from penstock.wal.shared_reading import RecentReads
+from penstock.wal.shared_reading import RecentReads, SharedWalReader
 
 
 class LocalStream:
@@ -116,12 +108,12 @@ class LocalWriter:
 
 @dataclass(slots=True)
 class LocalEnvironment:
-    """A `TaskEnvironment` of callbacks. `read` answers as the dnode's service does, `write` performs a result write."""
+    """A `TaskEnvironment` of callbacks. `ask` answers as the dnode's service does, `write` performs a result write."""
 
     clock: Clock
     fs: Fs
     paths: DataPaths
-    read: Callable[[StoreRequest], pa.Table]
+    ask: Callable[[StoreRequest], pa.Table]
     write: Callable[[ResultWrite], None]
     emit: Callable[[TaskCheckpoint | ReadBack], None]
     consumers: ConsumerFactory = open_consumer
@@ -137,37 +129,12 @@ class LocalEnvironment:
     def spill(self) -> Path:
         return self.paths.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> SharedWalReader:
         log = LogFiles(self.paths.wal(vgroup_id), self.fs)
         return self.recent.reader(vgroup_id, log, after_version + 1, table_uid)
 
-    def read_rows(
-        self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int,
-        times: pa.Int64Array | None = None
-    ) -> pa.Table:
-        return self.read(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of, times))
-
-    def time_span(
-        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
-    ) -> TimeSpan | None:
-        answer = self.read(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
-        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
-
     def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
-        return read_lookup(plan, connection, self.read)
-
-    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
-        found: list[str] = self.read(NamesRequest(table_uid, tuple(names))).column(0).to_pylist()
-        return found
-
-    def answer(self, request: AnswerRequest) -> pa.Table:
-        return self.read(request)
-
-    def refresh(self, request: RefreshRequest) -> Refreshed:
-        return Refreshed.of(self.read(request))
-
-    def fire(self, request: FireRequest) -> pa.Table:
-        return self.read(request)
+        return read_lookup(plan, connection, self.ask)
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         work()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,13 +13,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.dnode_access.data_access import DataAccess
-from penstock.tasks.dnode_access.dnode_client import (
-    DnodeClient,
-    NamesRequest,
-    RowsRequest,
-    SpanRequest,
-    TableRequest,
-)
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
 from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.external.connectors.consumers import open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
@@ -28,14 +22,12 @@ from penstock.tasks.external.notify.window_notifier import Notifier, notifier_of
 from penstock.tasks.protocol.block_schema import block_type
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskId
-from penstock.tasks.protocol.refreshing import AnswerRequest, FireRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.protocol.store_requests import StoreRequest, TableRequest
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_store import StateStore
-from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.news import WalNews
-from penstock.wal.reader import RecordReader
-from penstock.wal.shared_reading import RecentReads
+from penstock.wal.shared_reading import RecentReads, SharedWalReader
 
 
 def _call_nobody() -> None:
@@ -47,12 +39,12 @@ def _emit_nowhere(what: TaskCheckpoint | ReadBack) -> None:
 
 
 def read_lookup(
-    plan: LookupPlan, connection: OpenedConnection | None, read_table: Callable[[TableRequest], pa.Table]
+    plan: LookupPlan, connection: OpenedConnection | None, ask: Callable[[StoreRequest], pa.Table]
 ) -> pa.Table:
-    """Returns what `TaskEnvironment.read_lookup` does; `read_table` answers for normal tables."""
+    """Returns what `TaskEnvironment.read_lookup` does; `ask` answers for normal tables."""
     names = [column.name for column in plan.columns]
     if plan.connection is None:
-        rows = read_table(TableRequest(plan.table_uid, tuple(column.physical for column in plan.columns)))
+        rows = ask(TableRequest(plan.table_uid, tuple(column.physical for column in plan.columns)))
         arrays = [rows.column(column.physical).cast(block_type(column.type)) for column in plan.columns]
         return pa.table(arrays, names=names)
     if connection is None:
@@ -96,44 +88,18 @@ class WorkerEnvironment:
     def spill(self) -> Path:
         return self._data.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> SharedWalReader:
         return self._recent.reader(vgroup_id, self._data.log(vgroup_id), after_version + 1, table_uid)
 
     def open_news(self, vgroup_id: int) -> WalNews:
         """Opens a vnode's log for who wakes the streams that follow it."""
         return WalNews(self._data.log(vgroup_id))
 
-    def read_rows(
-        self,
-        vgroup_id: int,
-        table_uid: int,
-        tuids: pa.UInt64Array | None,
-        first_ts: int,
-        last_ts: int,
-        as_of: int,
-        times: pa.Int64Array | None = None,
-    ) -> pa.Table:
-        return self._dnode.read_rows(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of, times))
-
-    def time_span(
-        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
-    ) -> TimeSpan | None:
-        return self._dnode.time_span(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
+    def ask(self, request: StoreRequest) -> pa.Table:
+        return self._dnode.ask(request)
 
     def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
-        return read_lookup(plan, connection, self._dnode.read_table)
-
-    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
-        return self._dnode.foreign_names(NamesRequest(table_uid, tuple(names)))
-
-    def refresh(self, request: RefreshRequest) -> Refreshed:
-        return self._dnode.refresh(request)
-
-    def fire(self, request: FireRequest) -> pa.Table:
-        return self._dnode.fire(request)
-
-    def answer(self, request: AnswerRequest) -> pa.Table:
-        return self._dnode.answer(request)
+        return read_lookup(plan, connection, self._dnode.ask)
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()

@@ -22,7 +22,7 @@ from penstock.common.logging import about, configure_stderr_logging, logger, spe
 from penstock.common.paths import DataPaths
 from penstock.common.processes import end_with_parent
 from penstock.tasks.compiled.compiled_loops import load_when_compiled
-from penstock.tasks.dnode_access.data_access import DataAccess, FileAccess, NetworkAccess
+from penstock.tasks.dnode_access.data_access import DataAccess, NetworkAccess
 from penstock.tasks.dnode_access.data_place import reaches_files
 from penstock.tasks.dnode_access.dnode_client import DnodeClient
 from penstock.tasks.dnode_access.log_notifier import WalNotifier
@@ -126,7 +126,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
         self._scratch = scratch
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
-                      else RemoteLogs(self._dnode.ask_log, self._paths, clock))
+                      else RemoteLogs(self._dnode.ask, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
         self._recent_reads = RecentReads()
         self._gathering = Gathering(spec.gather_share, spec.gather_time_s)
@@ -175,7 +175,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
 
     def _data_access(self) -> DataAccess:
         if self._logs is None:
-            return FileAccess(self._paths, self._fs, self._clock, self._state_cache)
+            return DataAccess(self._paths, self._fs, self._clock, self._state_cache)
         # Engines of one process may share an executor, and have streams of the same ids.
         own = DataPaths(self._scratch / f"penstock-{sha256(self._spec.secret).hexdigest()[:16]}")
         return NetworkAccess(self._logs, self._dnode, own, self._fs, self._clock, self._state_cache)

@@ -25,13 +25,13 @@ from penstock.mnode.controller.group_runtime import WorkerLaunch
 from penstock.mnode.controller.runtime_environment import Entrance, OnHello, OnLost, OnMessage
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
-from penstock.tasks.dnode_access.dnode_client import StoreRequest
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.protocol.store_requests import StoreRequest
 from penstock.tasks.worker import spark_executors as spark
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
@@ -39,8 +39,7 @@ from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.worker_orders import OrderedWorker, failed
 from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
 from penstock.wal.log import LogFiles
-from penstock.wal.reader import RecordReader
-from penstock.wal.shared_reading import RecentReads
+from penstock.wal.shared_reading import RecentReads, SharedWalReader
 from simulation.disk import ProcessDied
 from simulation.world import World
 
@@ -508,7 +507,7 @@ class SimEnvironment(LocalEnvironment):
         self._worker.line.answer(control.ReadBackWanted(what, attempt) if isinstance(what, ReadBack)
                                  else control.Acknowledged(what, attempt))
 
-    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> SharedWalReader:
         log = LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs)
         return self._worker.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 

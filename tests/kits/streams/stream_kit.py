@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,19 @@ from penstock.tasks.protocol.messages import (
     TaskId,
 )
 from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.protocol.store_requests import RowsRequest, SpanRequest, StoreRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import OpenTarget, external_writer, open_target
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker.local_environment import LocalStream
 from penstock.vnode.read.row_places import RowPlaces
-from penstock.vnode.read.snapshot import TimeSpan
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import DeletedRows
 from penstock.wal.log import LogFiles
-from penstock.wal.reader import RecordReader
-from penstock.wal.shared_reading import RecentReads
+from penstock.wal.shared_reading import RecentReads, SharedWalReader
 
 share_computers()
 
@@ -289,18 +288,19 @@ class MemoryEnvironment:
         # Where tasks may keep nothing in memory, their stores mayn't either.
         self._cache = StateCache(DEFAULT_BYTES if kit.settings.state_memory_bytes else 0)
 
-    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> SharedWalReader:
         log = LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs)
         return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 
-    def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
-                  as_of: int, times: pa.Array | None = None) -> pa.Table:
-        snapshot = self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of)
-        return snapshot.to_arrow(None, tuids, first_ts, last_ts) if tuids is None or times is None else (
-            snapshot.rows_at(None, RowPlaces.at(tuids, times)))
-
-    def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
-        return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)
+    def ask(self, request: StoreRequest) -> pa.Table:
+        assert isinstance(request, RowsRequest | SpanRequest)
+        snapshot = self.kit.vnodes[request.vgroup_id].snapshot(request.table_uid, as_of=request.as_of)
+        if isinstance(request, SpanRequest):
+            span = snapshot.span(request.first_ts, request.last_ts)
+            return pa.Table.from_pylist([] if span is None else [asdict(span)])
+        if request.tuids is None or request.times is None:
+            return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
+        return snapshot.rows_at(None, RowPlaces.at(request.tuids, request.times))
 
     def result_writer(self, task: TaskId) -> ResultWriter:
         if self.kit.writer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from conftest import times
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from penstock.common.errors import (
     InvalidStreamError,
     PenstockError,
 )
-from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import RefreshRequest
 from penstock.tasks.refresh.refresh_task import RefreshTask
 
 #: What strangers ask of streams: INTO, where the query alone doesn't say what tells rows apart, and the query.
@@ -175,9 +176,9 @@ def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.Monke
         assert "was superseded" in reason
 
 
-def _answer_of(task: RefreshTask, attempt: int) -> Refreshed | PenstockError:
+def _answer_of(task: RefreshTask, attempt: int) -> pa.Table | PenstockError:
     try:
-        return task._environment.refresh(RefreshRequest(task.id.stream_id, attempt, None))
+        return task._environment.ask(RefreshRequest(task.id.stream_id, attempt, None))
     except PenstockError as error:
         return error
 

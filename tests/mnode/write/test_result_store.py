@@ -15,9 +15,9 @@ from kits.engines.sandboxes import TestBed
 from penstock.common.errors import AlreadyExistsError, NotFoundError, StaleAttemptError
 from penstock.mnode.catalog.catalog_store import Transaction
 from penstock.mnode.write.result_store import DELETE, UPSERT, ResultStore
-from penstock.tasks.dnode_access.dnode_client import RowsRequest
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
+from penstock.tasks.protocol.store_requests import RowsRequest
 from penstock.vnode.vnode import Vnode
 
 T0 = 1_700_000_000_000

@@ -61,7 +61,7 @@ class Place:
 
         self.service = DnodeService(SECRET, self._refuse, answer, self._refuse)
         self.client = DnodeClient(self.service.address, SECRET)
-        self.logs = RemoteLogs(self.client.ask_log, self.paths, SystemClock())
+        self.logs = RemoteLogs(self.client.ask, self.paths, SystemClock())
 
     def _refuse(self, *message: object) -> None:
         raise AssertionError(f"nobody sends {message}")

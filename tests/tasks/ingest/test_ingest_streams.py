@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -480,9 +479,6 @@ class _SlowEnvironment(LocalEnvironment):
     def result_writer(self, task: TaskId) -> Any:
         return self.writer
 
-    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
-        return ()
-
 
 def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
     """Two writes are under way, the queue is full, the source shall send nothing: nothing grows. Then all goes on."""
@@ -496,7 +492,8 @@ def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
         connection = box.engine.parts.connections.open("k")
     clock = ManualClock()
     environment = _SlowEnvironment(
-        clock, OsFs(), DataPaths(tmp_path), lambda _: pa.table({}), lambda _: None, lambda _: None, broker.consumer)
+        clock, OsFs(), DataPaths(tmp_path), lambda _: pa.table({"name": []}), lambda _: None, lambda _: None,
+        broker.consumer)
     bound = 20_000
     task = IngestTask(IngestDeployment(7, "i", 1, plan, connection, task_graph(plan, (1,)), None,
                                        TaskSettings(queue_bytes=bound, state_map_bytes=1 << 24)), 0, environment)

@@ -30,7 +30,7 @@ from penstock.mnode.controller import worker_connections
 from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerListener
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.tasks.dnode_access.data_access import LOCK_NAME, StateDirectories
-from penstock.tasks.dnode_access.dnode_client import DnodeClient, RowsRequest
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
 from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.dnode_access.log_notifier import WalNotifier
 from penstock.tasks.dnode_access.write_messages import SmallWrite, WorkerWrites
@@ -38,6 +38,7 @@ from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
+from penstock.tasks.protocol.store_requests import RowsRequest
 from penstock.tasks.protocol.wire import decode, encode, error_of_flight
 from penstock.tasks.state.copied_state import CheckpointOf
 
@@ -443,18 +444,18 @@ def test_rows_are_read_and_errors_keep_their_class(dnode: Dnode) -> None:
     """A request arrives with its tables; what the dnode raises is raised here."""
     client = DnodeClient(dnode.service.address, SECRET)
     request = RowsRequest(2, 7, pa.array([3, 2**64 - 1], pa.uint64()), -5, 10, 99, pa.array([-5, 3], pa.int64()))
-    assert client.read_rows(request).to_pydict() == {"_tuid": [3, 2**64 - 1], "v": [1.5, None]}
+    assert client.ask(request).to_pydict() == {"_tuid": [3, 2**64 - 1], "v": [1.5, None]}
     assert dnode.reads == [request]
     dnode.error = NotFoundError("no such vnode")
     with pytest.raises(NotFoundError, match="no such vnode"):
-        client.read_rows(request)
+        client.ask(request)
     client.close()
 
 
 def test_the_dnode_serves_only_those_who_know_the_secret(dnode: Dnode) -> None:
     """A stranger's reads and writes are refused."""
     with pytest.raises(UnavailableError, match="secret"):
-        DnodeClient(dnode.service.address, b"guess").read_rows(RowsRequest(2, 7, None, 0, 1, 1))
+        DnodeClient(dnode.service.address, b"guess").ask(RowsRequest(2, 7, None, 0, 1, 1))
     writer = Writer(dnode.service.address, b"guess")
     with pytest.raises(UnavailableError):
         writer.write(result(FIRST))
