@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import by_night
 from kits.basics.golden_runner import read_blocks, run_golden
 from kits.basics.places import ROOT, TESTS
 from kits.engines.embedded import Embedded
@@ -67,8 +68,10 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n") or "''"
 
 
-@pytest.mark.parametrize("interface", ["embedded", pytest.param("http", marks=pytest.mark.long)])
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "interface"), [
+    *(pytest.param(path, "embedded", id=f"{path.stem}-embedded") for path in SCRIPTS),
+    *(pytest.param(path, "http", id=f"{path.stem}-http", marks=[pytest.mark.long, *([by_night] if number % 4 else [])])
+      for number, path in enumerate(SCRIPTS))])
 def test_engine_scripts(path: Path, interface: Interface, tmp_path: Path) -> None:
     """A new engine answers each statement of a script as the script says, and so does its process for clients."""
     db = Embedded(tmp_path / "data")

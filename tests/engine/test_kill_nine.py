@@ -8,13 +8,14 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import times
+from conftest import by_night, times
 from examples.flights.data import batches, load_feeds
 from kits.engines.killed_engine import KilledEngine
 from kits.engines.verdicts import verify_at_rest
 
 ENGINE_KILLS = int(os.environ.get("KILLS", times(1, 20)))
-WORKER_KILLS = int(os.environ.get("KILLS", times(1, 20)))
+WORKER_KILLS = int(os.environ.get("KILLS", 20))
+"""By night; by day workers are killed under the golden streams."""
 NOT_YET = ("no checkpoint", "weren't written yet", "its tables have changed behind its last checkpoint")
 """Why results can't be verified before an engine has run again; the last of groups, of which there is one answer."""
 
@@ -53,6 +54,7 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngi
     child.close()
 
 
+@by_night
 def test_workers_killed_again_and_again(tmp_path: Path, children: list[KilledEngine]) -> None:
     """After each kill -9 of a Python worker that hosts tasks the streams come back, and equal the batch answer."""
     seed = random.SystemRandom().randrange(1 << 32)

@@ -63,7 +63,8 @@ class Played:
         self.bed.kill()
 
 
-@pytest.fixture(scope="module", params=[0.0, _LATE_S], ids=["in order", "late"])
+@pytest.fixture(scope="module", params=[
+    pytest.param(0.0, marks=by_night, id="in order"), pytest.param(_LATE_S, id="late")])
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
     found = Played(request.param)
     yield found

@@ -19,8 +19,8 @@ from kits.engines.killed_engine import KilledEngine, RunningTasks
 
 KINDS = ("engine", "java", "daemon", "worker")
 ALL = [(*pair, paused) for pair in itertools.permutations(KINDS, 2) for paused in (False, True)]
-#: Those of every run. The first: nobody tells the workers that Spark is gone, which has no chance to end them.
-SOME = [("daemon", "java", True), ("worker", "engine", False)]
+#: That of every run: nobody tells the workers that Spark is gone, which has no chance to end them.
+SOME = [("daemon", "java", True)]
 PATIENCE_S = 180.0
 
 pytestmark = pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import by_night
 from examples.solar.check import daily_peaks, hourly_peaks, modes, quarters
 from examples.solar.data import (
     DAY_MINUTES,
@@ -62,6 +63,7 @@ def test_batch_answers_count_every_reading(rows: pd.DataFrame) -> None:
         assert answer(kept)["readings"].sum() == times * DAY_ROWS
 
 
+@by_night
 @pytest.mark.slow
 def test_the_streams_match_the_batch_answers(tmp_path: Path) -> None:
     """A day of the example, in a process of its own, ends with four matches."""
