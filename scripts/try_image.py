@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,10 +42,17 @@ class Root:
         """Runs a command in the root, as its present user."""
         return subprocess.run(self.command(*words), check=True, env=self.environment | options)
 
-    def command(self, *words: str) -> list[str]:
-        """Returns the words that run a command in the root, as its present user."""
+    def command(self, *words: str, mounts: Sequence[Sequence[str]] = ()) -> list[str]:
+        """Returns the words that run a command in the root, as its present user, with /proc and /dev.
+
+        `mounts` are commands that mount more; nobody else sees what is mounted.
+        """
         inside = f"cd {shlex.quote(self.folder)} && exec {shlex.join(words)}"
-        return ["chroot", f"--userspec={self.user}", str(self.place), "/bin/sh", "-c", inside]
+        enter = ["chroot", f"--userspec={self.user}", str(self.place), "/bin/sh", "-c", inside]
+        seen = [*mounts, ["mount", "--types", "proc", "proc", str(self.place / "proc")],
+                ["mount", "--rbind", "/dev", str(self.place / "dev")]]
+        begin = " && ".join([*map(shlex.join, seen), f"exec {shlex.join(enter)}"])
+        return ["unshare", "--mount", "/bin/sh", "-c", begin]
 
 
 def main() -> None:
@@ -125,12 +133,9 @@ def try_server(root: Root) -> None:
         ["mount", "--bind", str(root.place), str(root.place)],
         ["mount", "--options", "remount,bind,ro", str(root.place)],
         ["mount", "--types", "tmpfs", "tmpfs", str(root.place / "tmp")],
-        ["mount", "--types", "proc", "proc", str(root.place / "proc")],
-        ["mount", "--bind", "/dev", str(root.place / "dev")],
         ["mount", "--types", "tmpfs", "--options", volume, "tmpfs", str(data)],
     ]
-    begin = " && ".join([*map(shlex.join, mounts), f"exec {shlex.join(root.command(*words))}"])
-    server = subprocess.Popen(["unshare", "--mount", "/bin/sh", "-c", begin], env=root.environment)
+    server = subprocess.Popen(root.command(*words, mounts=mounts), env=root.environment)
 
     def answers() -> bool:
         assert server.poll() is None, f"the server has ended with {server.returncode}"
