@@ -48,7 +48,7 @@ class Root:
         `mounts` are commands that mount more; nobody else sees what is mounted.
         """
         inside = f"cd {shlex.quote(self.folder)} && exec {shlex.join(words)}"
-        enter = ["chroot", f"--userspec={self.user}", str(self.place), "/bin/sh", "-c", inside]
+        enter = ["/usr/sbin/chroot", f"--userspec={self.user}", str(self.place), "/bin/sh", "-c", inside]
         seen = [*mounts, ["mount", "--types", "proc", "proc", str(self.place / "proc")],
                 ["mount", "--rbind", "/dev", str(self.place / "dev")]]
         begin = " && ".join([*map(shlex.join, seen), f"exec {shlex.join(enter)}"])
