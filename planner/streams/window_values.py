@@ -12,7 +12,7 @@ from penstock.sql.tree.statements import CreateStream, Fill, IntervalWindow, Sel
 from penstock.sql.tree.walking import conjuncts, copied, found_in
 
 _SAME = frozenset({"count", "sum", "avg", "min", "max", "spread", "first", "last"})
-"""Aggregates of which a stream and a query give equal values of equal rows."""
+"""Aggregates with a state of constant size, of which a stream and a query give equal values of equal rows."""
 _ENDS = frozenset({"_wend", "_wduration"})
 
 

@@ -60,6 +60,8 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "streams/stream_force.py": ({"now", "today", "timetruncate", "_irowts", "last"},
                                 "what the clock says, as expressions of the statement"),
     "streams/stream_scopes.py": ({"first"}, "what the state of a window is taken with"),
+    "streams/window_values.py": ({"count", "sum", "avg", "min", "max", "spread", "first", "last", "_wduration"},
+                                 "aggregates with a small state, of which windows and queries give equal values"),
     "task_plans/kernel_spec.py": ({"count", "sum", "min", "max"}, "what kernels compute"),
     "task_plans/kernel_text.py": ({"greatest", "least"}, "words of EXPLAIN"),
     "task_plans/stream_plan.py": ({"count"}, "a kind of windows"),
