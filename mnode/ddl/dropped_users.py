@@ -31,7 +31,8 @@ class DroppedUsers:
     def drop(self, tables: Sequence[Table], views: Sequence[tuple[str, str]] = ()) -> None:
         """Drops the streams and ingests that read or write one of these tables, or read one of these views.
 
-        A materialized view goes with its table, and so do those that read that.
+        A materialized view goes with its table, a trigger's table of executions with its stream, and so does who reads
+        these.
         """
         doomed: dict[int, StreamRecord] = {}
         waiting = list(tables)
@@ -51,7 +52,7 @@ class DroppedUsers:
             self._drop_stream(stream, with_target=is_materialized_view(stream))
 
     def _doom(self, stream: StreamRecord, doomed: dict[int, StreamRecord]) -> list[Table]:
-        """Has a stream go; returns the table that goes with it, if there is one."""
+        """Has a stream go; returns the tables that go with it."""
         doomed[stream.id] = stream
-        target = self._catalog.table_by_uid(stream.target_uid) if is_materialized_view(stream) else None
-        return [] if target is None else [target]
+        uids = stream.executions_uid, stream.target_uid if is_materialized_view(stream) else 0
+        return [table for uid in uids if (table := self._catalog.table_by_uid(uid)) is not None]

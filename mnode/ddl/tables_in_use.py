@@ -17,11 +17,8 @@ def refuse_if_streamed(table: Table, catalog: Catalog, otherwise: str = "") -> N
 
     `otherwise`: what else may be done than to drop who does.
     """
-    for stream in catalog.streams.all():
-        if stream.reads(table):
-            raise _in_use(table, stream, "reads", otherwise)
-        if stream.writes(table):
-            raise _in_use(table, stream, "writes", otherwise)
+    refuse_if_read(table, catalog, otherwise)
+    refuse_if_target(table, catalog, otherwise)
     for ingest in catalog.ingests.all():
         if writes_into(ingest, table):
             raise InUseError(f"table {table.name} is in use: ingest {ingest.name} writes it",
@@ -33,11 +30,18 @@ def writes_into(ingest: IngestRecord, table: Table) -> bool:
     return ingest.target_uid == table.uid or ingest.dlq == (table.database, table.name)
 
 
-def refuse_if_target(table: Table, catalog: Catalog) -> None:
+def refuse_if_read(table: Table, catalog: Catalog, otherwise: str = "") -> None:
+    """Raises InUseError if a stream reads the table."""
+    for stream in catalog.streams.all():
+        if stream.reads(table):
+            raise _in_use(table, stream, "reads", otherwise)
+
+
+def refuse_if_target(table: Table, catalog: Catalog, otherwise: str = "") -> None:
     """Raises InUseError if a stream writes the table."""
     for stream in catalog.streams.all():
         if stream.writes(table):
-            raise _in_use(table, stream, "writes")
+            raise _in_use(table, stream, "writes", otherwise)
 
 
 def refuse_if_made_by_stream(table: Table, catalog: Catalog) -> None:

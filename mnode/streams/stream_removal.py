@@ -6,12 +6,13 @@ import shutil
 import threading
 from collections.abc import Callable
 
-from penstock.common.errors import InUseError, NotFoundError, PenstockError
+from penstock.common.errors import NotFoundError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord, Unfinished
-from penstock.mnode.catalog.materialized_views import definition_of, drop_of
+from penstock.mnode.catalog.materialized_views import is_materialized_view
 from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.ddl.tables_in_use import refuse_if_read
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_services import StreamServices
@@ -33,16 +34,16 @@ class StreamRemoval:
         self.drop_table: Callable[[int], None]
 
     def drop(self, statement: DropStream) -> Result:
-        """Ends a stream and forgets it; the result table stays, unless that is to go and nobody reads it."""
+        """Ends a stream and forgets it; the result table stays, unless that is to go. Nobody may read what goes."""
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             goes = statement.with_table
-            if goes and definition_of(stream.asked.text) is None:
+            if goes and not is_materialized_view(stream):
                 raise NotFoundError(f"{stream.name} is no materialized view but a stream", hint="DROP STREAM ends it")
-            for other in self._services.catalog.streams.all() if goes else ():
-                if stream.target_uid in other.source_uids:
-                    raise InUseError(f"stream {other.name} reads the results of {stream.name}",
-                                     hint=f"{drop_of(other)} first")
+            for uid in (stream.executions_uid, stream.target_uid if goes else 0):
+                table = self._services.catalog.table_by_uid(uid)
+                if table is not None:
+                    refuse_if_read(table, self._services.catalog)
             self.drop_record(stream, with_target=goes)
         return Result()
 

@@ -70,6 +70,38 @@ def test_a_table_of_executions_goes_with_its_stream(bed: TestBed) -> None:
     assert tables(bed, "d") == ["o", "o2", "st"]
 
 
+def test_who_reads_executions_is_in_the_way_of_their_stream(bed: TestBed) -> None:
+    """Whether windows are of their rows, or only the query of a trigger reads them; CASCADE drops it as well."""
+    bed.all("CREATE STREAM w INTERVAL(1m) SLIDING(1m) FROM st PARTITION BY tbname INTO o2 "
+            "AS SELECT _twstart ts, count(*) n FROM %%trows",
+            "CREATE STREAM failed INTERVAL(1m) SLIDING(1m) FROM w_executions INTO o3 "
+            "AS SELECT _twstart ts, count(problem) n FROM %%trows",
+            "CREATE TABLE other (ts TIMESTAMP, v INT)",
+            "CREATE STREAM asks INTERVAL(1m) SLIDING(1m) FROM other INTO o4 "
+            "AS SELECT _twstart ts, (SELECT count(*) FROM w_executions) n FROM %%trows")
+    for reader in ("failed", "asks"):
+        with pytest.raises(InUseError, match=f"table w_executions is in use: stream {reader} reads it") as refused:
+            bed.execute("DROP STREAM w")
+        assert refused.value.hint == f"DROP STREAM {reader} first"
+        assert reader in streams(bed)
+        if reader == "failed":
+            bed.execute("DROP STREAM failed")
+    bed.execute("DROP TABLE st CASCADE")
+    assert streams(bed) == []
+    assert tables(bed, "d") == ["o", "o2", "o3", "o4", "other"]
+
+
+def test_a_materialized_view_that_only_the_query_of_a_trigger_reads_stays(bed: TestBed) -> None:
+    """It goes when nobody reads it."""
+    bed.all("CREATE MATERIALIZED VIEW counted AS SELECT count(*) n FROM st",
+            "CREATE STREAM asks INTERVAL(1m) SLIDING(1m) FROM st INTO o2 "
+            "AS SELECT _twstart ts, (SELECT max(n) FROM counted) n FROM %%trows")
+    with pytest.raises(InUseError, match="table counted is in use: stream asks reads it"):
+        bed.execute("DROP MATERIALIZED VIEW counted")
+    bed.all("DROP STREAM asks", "DROP MATERIALIZED VIEW counted")
+    assert streams(bed) == ["inside"]
+
+
 def test_a_child_of_a_source_may_go(bed: TestBed) -> None:
     """Its rows go, as by DELETE, and what was computed of them."""
     bed.all("INSERT INTO d0 VALUES (now, 1)", "INSERT INTO d0 VALUES (now + 2m, 1)")
