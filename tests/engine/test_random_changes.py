@@ -16,6 +16,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.engines.sandboxes import OF_ANY_TIME
 from kits.queries.random_queries import MACROS, Question, groups, same, table, windows
 from kits.queries.targets import Boxed
 from kits.queries.written_tables import Design, Written, designs
@@ -33,7 +34,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Boxed]:
-    with Sandbox(fs=FaultyFs()) as box:
+    with Sandbox(fs=FaultyFs(), config={"maxFuture": OF_ANY_TIME}) as box:
         yield Boxed(box)
 
 

@@ -122,7 +122,7 @@ def test_of_a_view_over_a_view_is_computed_what_is_touched() -> None:
     with made() as bed:
         bed.all(*OVER_VIEWS[0])
         insert(bed, 0, 1, 1)
-        bed.execute("INSERT INTO c VALUES (77, 7, 7)")
+        bed.forge("INSERT INTO c VALUES (77, 7, 7)")
         insert(bed, 1, 1, 2)
         assert bed.rows("SELECT * FROM c ORDER BY v") == [(1, 1, 0), (2, 1, 1), (77, 7, 7)]
 
