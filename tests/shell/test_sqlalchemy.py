@@ -130,7 +130,7 @@ def test_objects_are_mapped(engine: sa.Engine) -> None:
         session.commit()
         assert session.scalars(sa.select(Reading.select).where(Reading.select == "b")).all() == ["b"]
         session.get_one(Reading, NOON).select = "c"
-        with pytest.raises(sa.exc.CompileError, match="there is no UPDATE"):
+        with pytest.raises(sa.exc.CompileError, match="UPDATE is not supported"):
             session.commit()
 
 
@@ -152,8 +152,8 @@ def test_names_of_any_kind_stay_apart(engine: sa.Engine) -> None:
 def test_what_the_dialect_has_not_is_refused(engine: sa.Engine) -> None:
     """Errors name what isn't there; names cannot end their quotes; SQLAlchemy's classes of errors are right."""
     statements: list[tuple[Any, str]] = [
-        (sa.select(METERS.c.v).where(METERS.c.Place.like("a", escape="/")), "no ESCAPE"),
-        (sa.select(sa.select(METERS.c.v).cte()), "no WITH"),
+        (sa.select(METERS.c.v).where(METERS.c.Place.like("a", escape="/")), "ESCAPE is not supported"),
+        (sa.select(sa.select(METERS.c.v).cte()), "WITH is not supported"),
         (sa.schema.CreateTable(sa.Table("t", sa.MetaData(), sa.Column("a", sa.Time), sa.Column("b", sa.DateTime))),
          "no type for times of day"),
     ]

@@ -301,8 +301,8 @@ def test_what_is_wrong_with_a_message_is_told(port: int) -> None:
                 ("query", {"sql": 3}, "sql is a text"), ("query", {"sql": "SELEC 1"}, "SELECT"),
                 ("stmt2_prepare", {"stmt_id": 9, "sql": "SELECT 1"}, "no such statement"),
                 ("stmt2_prepare", {"stmt_id": [], "sql": "SELECT 1"}, "stmt_id is a number"),
-                ("insert", {"protocol": 2, "data": "x"}, "OpenTSDB"), ("tmq", {}, "isn't known"),
-                ("options_connection", {"options": [{"option": 1, "value": "Nowhere"}]}, "no time zone"),
+                ("insert", {"protocol": 2, "data": "x"}, "OpenTSDB"), ("tmq", {}, "unknown action"),
+                ("options_connection", {"options": [{"option": 1, "value": "Nowhere"}]}, "unknown time zone Nowhere"),
                 ("conn", {"user": "ada", "password": PASSWORD}, "logged in already")):
             answer = say(connection, action, **arguments)
             assert said in answer["message"], answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from penstock.common.fs import OsFs
 from penstock.vnode.store.chunk_reader import find_existing, find_newest
 from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.parts import PartCache
+from penstock.vnode.store.points import PointDeletes, PointRun
 from penstock.vnode.store.table_state import LATE, UPDATE
-from penstock.vnode.store.tombstones import Tombstone, Tombstones, of_any
+from penstock.vnode.store.tombstones import Tombstone, Tombstones
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.wal.log import LogFiles
@@ -62,6 +64,17 @@ DELETES = st.lists(st.builds(
     max_size=3)
 
 
+
+def _of_any(deletes: Sequence[Tombstone]) -> Tombstones:
+    """Returns deletes of any kind, in the order of their versions."""
+    points = PointDeletes()
+    rows = sorted((uid, t.first_ts, t.version) for t in deletes if t.is_of_points for uid in t.tuids or ())
+    if rows:
+        tuid, ts, version = zip(*rows, strict=True)
+        points = points.plus(PointRun(np.array(tuid, np.uint64), np.array(ts, np.int64), np.array(version, np.uint64)))
+    return Tombstones(tuple(t for t in deletes if not t.is_of_points), points)
+
+
 @given(STORED, DELETES, st.booleans())
 def test_a_key_exists_if_its_newest_version_is_there(
     stored: list[tuple[int, int, str, int, int]], deletes: list[Tombstone], composite: bool
@@ -80,7 +93,7 @@ def test_a_key_exists_if_its_newest_version_is_there(
         wanted = [one for one in wanted if one[2] == "x"]
     tuid, ts = np.array([one[0] for one in wanted], np.uint64), np.array([one[1] for one in wanted], np.int64)
     second = ("k", pa.array([key for _, _, key in wanted])) if composite else (None, None)
-    tombstones = of_any(sorted(deletes, key=lambda delete: delete.version))
+    tombstones = _of_any(sorted(deletes, key=lambda delete: delete.version))
     assert find_existing(chunks, tombstones, tuid, ts, *second).tolist() == find_newest(
         chunks, tombstones, tuid, ts, *second).exists.tolist()
 

@@ -70,14 +70,6 @@ def test_an_engine_puts_the_views_of_a_copy_right(copied: Path) -> None:
     assert rows(copied / "views.duckdb") == 3
 
 
-def test_views_of_an_earlier_version_are_recognised(copied: Path) -> None:
-    """Those don't say whose they are; the paths in them do."""
-    views = copied / "views.sql"
-    views.write_text("".join(line for line in views.read_text().splitlines(True) if "Data directory" not in line))
-    with penstock.duckdb(copied) as connection:
-        assert connection.execute("SELECT count(*) FROM d.plain").fetchone() == (3,)
-
-
 def test_a_missing_format_is_named_and_not_made_up(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The engine doesn't start, and fsck --repair writes it once everything else is known."""
     (copied / "FORMAT").unlink()

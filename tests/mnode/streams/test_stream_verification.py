@@ -233,7 +233,7 @@ def test_groups_that_were_left_again_after_a_kill_are_gone(history: str, query: 
     ("TIME INGESTION", "SELECT _wstart, count(*) n FROM m INTERVAL(10s)", "INGESTION"),
     (BATCH, "SELECT ts, rand() r FROM m PARTITION BY tbname", "rand"),
     (BATCH, "SELECT a.ts, a.v x, b.g y FROM m a JOIN (SELECT TAGS tbname, g FROM m) b ON a.g = b.g "
-            "PARTITION BY a.tbname", "look up"),
+            "PARTITION BY a.tbname", "lookups"),
 ])
 def test_streams_whose_rows_do_not_tell_are_refused(options: str, query: str, why: str) -> None:
     """The error says why."""

@@ -331,7 +331,7 @@ def test_rows_with_the_same_key_stop_the_stream_until_they_are_gone(topic: Topic
         settle(box)
         box.execute("INSERT INTO t VALUES (2, 'a', 2)")
         settle(box)
-        assert "several rows of the answer have the same name" in rows(
+        assert "several rows of the result have the same name" in rows(
             box, "SELECT reason FROM information_schema.ins_stream_tasks WHERE level = 'sink'")[0][0]
         box.execute("DELETE FROM t WHERE id = 1")
         settle(box)

@@ -17,6 +17,7 @@ from kits.streams.stream_kit import MemoryEnvironment, Step, StreamKit, assert_s
 
 from penstock.planner.task_plans.kernel_spec import Panes
 from penstock.tasks.protocol.messages import Pause, Resume
+from penstock.tasks.protocol.store_requests import RowsRequest, StoreRequest
 from penstock.tasks.recalculation.recent_rows import RecentRows
 from penstock.tasks.source import source_task
 
@@ -123,13 +124,14 @@ def test_rows_without_windows_equal_the_batch(
 def test_the_store_is_not_asked_for_what_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only for windows that had begun when the first row was rewritten, and again once a row was deleted."""
     reads: list[int] = []
-    read = MemoryEnvironment.read_rows
+    ask = MemoryEnvironment.ask
 
-    def counted(self: MemoryEnvironment, *where: Any) -> pa.Table:
-        reads.append(where[3])
-        return read(self, *where)
+    def counted(self: MemoryEnvironment, request: StoreRequest) -> pa.Table:
+        if isinstance(request, RowsRequest):
+            reads.append(request.first_ts)
+        return ask(self, request)
 
-    monkeypatch.setattr(MemoryEnvironment, "read_rows", counted)
+    monkeypatch.setattr(MemoryEnvironment, "ask", counted)
     kit = StreamKit(tmp_path, "create stream s trigger at_once ignore expired 0 ignore update 0 into o as select "
                     "_wstart, count(*) c, max(voltage) m from meters partition by tbname interval(10s)")
     try:
