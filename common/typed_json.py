@@ -10,6 +10,7 @@ import base64
 import binascii
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -102,6 +103,7 @@ class TypedJson(Generic[T]):
             self._hints[name] = _hints_of(kind, self._fields[name])
             for field, hint in self._hints[name].items():
                 pending += self._classes_in(hint, f"{name}.{field}")
+            pending += [one for one in kind.__subclasses__() if self._parts_of(one) is not None and _is_named(one)]
 
     def _made(self, part: dict[str, Any], made: list[Any]) -> Any:
         name = part.get(_CLASS)
@@ -148,6 +150,11 @@ class TypedJson(Generic[T]):
         raise TypeError(f"{where}: {hint} can't be written as typed JSON")
 
 
+def _is_named(kind: type) -> bool:
+    """Whether the module of a class calls it so: a dataclass with slots has another one behind it, which none does."""
+    return getattr(sys.modules[kind.__module__], kind.__name__, None) is kind
+
+
 def _hints_of(kind: type, names: Iterable[str]) -> dict[str, Any]:
     """Returns the annotations of some attributes of a class; those of other attributes needn't mean anything."""
     hints: dict[str, Any] = get_type_hints(kind) if issubclass(kind, tuple) else {}
@@ -190,7 +197,7 @@ def _read(hint: Any, data: Any, made: list[Any], where: str) -> Any:
             return tuple(_read(kind, one, made, where) for kind, one in zip(kinds, data, strict=True))
     elif isinstance(hint, type) and not issubclass(hint, (Enum, *_PLAIN)):
         place = data.get(_PLACE) if isinstance(data, dict) and len(data) == 1 else None
-        if type(place) is int and 0 <= place < len(made) and type(made[place]) is hint:
+        if type(place) is int and 0 <= place < len(made) and isinstance(made[place], hint):
             return made[place]
     elif issubclass(hint, Enum):
         if isinstance(data, str) and data in hint.__members__:

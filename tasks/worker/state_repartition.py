@@ -163,7 +163,8 @@ class Repartition:
                 self._keep(edges.task)
             else:
                 with ExitStack() as stores:
-                    self._finish(self._fresh(edges.task, stores), edges.task, {"writes": 0, "aside": []})
+                    self._finish(self._fresh(edges.task, stores), edges.task,
+                                 {"writes": 0, "aside": [], "external": None})
         return self._done
 
     # -- source tasks ----------------------------------------------------------------------------------------------

@@ -34,6 +34,11 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Fruit(Leaf):
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
     kind: Literal["a", 1]
     leaves: tuple[Leaf, ...] = ()
@@ -43,7 +48,7 @@ class Tree:
 
 JSON = TypedJson(Tree)
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.text(max_size=3)
-LEAVES = st.builds(Leaf, SCALARS, st.sampled_from(Color), st.binary(max_size=4))
+LEAVES = st.builds(Leaf, SCALARS, st.sampled_from(Color), st.binary(max_size=4)) | st.builds(Fruit, SCALARS)
 TREES = st.recursive(
     st.builds(Tree, st.sampled_from(("a", 1)), st.lists(LEAVES, max_size=4).map(tuple),
               st.none() | st.tuples(st.integers(), st.text(max_size=2)), st.none() | LEAVES),
