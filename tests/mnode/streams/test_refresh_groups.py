@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kits.engines.sandboxes import T0, TestBed
 
@@ -142,9 +143,10 @@ def test_nobody_rests_who_has_all_that_came(bed: TestBed, monkeypatch: pytest.Mo
     rests: list[float] = []
     done, late = RefreshTask._done, iter([transfer(1)])
 
-    def noted(task: RefreshTask, answer: Refreshed, took: float) -> Refreshed:
-        rests.append(answer.rest_s)
-        return done(task, answer, took)
+    def noted(task: RefreshTask, answer: pa.Table, took: float) -> Refreshed:
+        found = done(task, answer, took)
+        rests.append(found.rest_s)
+        return found
 
     def take_long() -> None:
         bed.clock.advance(10)
