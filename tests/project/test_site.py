@@ -118,8 +118,8 @@ def test_a_browser_shows_pages_and_finds_words(address: str) -> None:
             f"{message.text} {message.location}") if message.type == "error" else None)
         page.goto(address)
         expect(page.locator("h1").first).to_contain_text("Penstock")
-        page.get_by_role("link", name="The dialect").first.click()
-        expect(page.locator("h1").first).to_contain_text("dialect")
+        page.get_by_role("link", name="SQL reference").first.click()
+        expect(page.locator("h1").first).to_contain_text("SQL reference")
         found = page.locator(".md-search-result__item").first
 
         def searched() -> bool:
