@@ -103,7 +103,8 @@ class TypedJson(Generic[T]):
             self._hints[name] = _hints_of(kind, self._fields[name])
             for field, hint in self._hints[name].items():
                 pending += self._classes_in(hint, f"{name}.{field}")
-            pending += [inner for inner in kind.__subclasses__() if self._parts_of(inner) is not None and _is_named(inner)]
+            inner: list[type] = kind.__subclasses__()
+            pending += [one for one in inner if self._parts_of(one) is not None and _is_named(one)]
 
     def _made(self, part: dict[str, Any], made: list[Any]) -> Any:
         name = part.get(_CLASS)

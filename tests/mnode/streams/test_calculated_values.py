@@ -121,7 +121,7 @@ def test_what_has_no_windows_fires_whatever_is_said_of_these(bed: TestBed, trigg
 
 @pytest.mark.parametrize("forged", ["abc", "123456789", "\\\\x789c0300", "\\\\x"])
 def test_damaged_times_of_results_hold_no_stream_up(bed: TestBed, forged: str) -> None:
-    """Whatever damaged them in the table of executions: the window is computed again, and an event says what is left."""
+    """Whatever damaged them in the table of executions: the window is computed again, and an event says so."""
     bed.all("create stable m (ts timestamp, v int) tags (g int)", f"{OF_MINUTES} into o as select _twstart, sum(v) n "
             "from %%trows", f"insert into t using m tags (1) values ({T0}, 3) ({T0 + 60_000}, 4)")
     bed.forge(
