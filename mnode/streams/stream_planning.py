@@ -38,7 +38,7 @@ from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_calculation import reads_child, session_of, triggered
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
-from penstock.planner.streams.stream_time import zoned
+from penstock.planner.streams.stream_time import defaults_for, zoned
 from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
@@ -242,7 +242,7 @@ class StreamPlanning:
     def asked(self, statement: CreateStream, session: Session) -> AskedStream:
         """Returns a statement with what it depends on, such that it means the same when it is planned again."""
         return AskedStream(statement.source_text, session.database, session.time_zone, session.now_ms,
-                           stream_defaults(self._services.config).time)
+                           defaults_for(statement, stream_defaults(self._services.config).time))
 
     def aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
         """Returns the plan with the tables that it writes to, which are there by now."""

@@ -42,7 +42,7 @@ from penstock.planner.streams.stream_results import (
 )
 from penstock.planner.streams.stream_row_windows import StreamFacts, check_row_window
 from penstock.planner.streams.stream_target import BoundTarget, bind_target
-from penstock.planner.streams.stream_time import check_skew, described, plan_time, zoned
+from penstock.planner.streams.stream_time import check_skew, defaults_for, described, plan_time, zoned
 from penstock.planner.streams.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.streams.window_values import value_items, with_values
 from penstock.planner.task_plans.stream_plan import Grouping, History, JoinPlan, OnError, Policies, StreamPlan, TimePlan
@@ -146,7 +146,9 @@ def _context(
 ) -> StreamContext:
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
-    return StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)
+    defaults = defaults or StreamDefaults()
+    return StreamContext(statement, catalog, session,
+                         replace(defaults, time=defaults_for(statement, defaults.time)), functions)
 
 
 def _trigger(stream: StreamContext) -> TriggerPlan:

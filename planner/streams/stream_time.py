@@ -27,6 +27,15 @@ class TimeDefaults:
     late: Literal["drop", "recalc"] = "drop"
 
 
+_OF_VIEWS = TimeDefaults(max_future_s=0.0)
+"""Those of materialized views: the answer of a query leaves no row out, whatever is configured."""
+
+
+def defaults_for(statement: CreateStream, configured: TimeDefaults) -> TimeDefaults:
+    """Returns what options about time mean that a statement leaves out, where such defaults are configured."""
+    return _OF_VIEWS if statement.materialized else configured
+
+
 # Each option about event time by the field of `StreamOptions` that holds it.
 _OPTIONS = {
     "allowed_lateness": "ALLOWED_LATENESS",
@@ -91,10 +100,11 @@ def plan_time(
 def kept_defaults(statement: CreateStream, defaults: TimeDefaults) -> StreamOptions:
     """Returns the options that a stream has although its statement leaves them out, for they decide its results.
 
-    Only those that differ from what is shipped, since these mean the same in every engine.
+    Only those that differ from what is shipped, since these mean the same in every engine. A materialized view has
+    none.
     """
     options, window, shipped = statement.options, statement.select.window, TimeDefaults()
-    if options.trigger == "force_window_close":
+    if statement.materialized or options.trigger == "force_window_close":
         return StreamOptions()
     clock = options.time or defaults.clock if window is not None else shipped.clock
     kept: dict[str, Any] = {}

@@ -168,3 +168,18 @@ def test_a_materialized_view_stays_one(bed: TestBed, query: str, option: str) ->
         bed.execute(f"ALTER STREAM o SET {option}")
     assert bed.rows("SHOW CREATE STREAM o") == [("o", f"CREATE MATERIALIZED VIEW o AS {query}")]
     bed.execute("DROP MATERIALIZED VIEW o")
+
+
+@pytest.mark.parametrize("config", [
+    {"maxFuture": "1d"}, {"streamTime": "processing"}, {"streamTime": "ingestion"}, {"allowedLateness": "1m"},
+    {"closeWhenIdle": True}, {"onError": "skip"}, {"onError": "fail"}], ids=str)
+def test_a_materialized_view_leaves_no_row_out_whatever_is_configured(config: dict[str, object]) -> None:
+    """Defaults are for streams: rows from the future count, late ones, and those that can't be computed."""
+    query = "SELECT _wstart, count(*) n, max(cast(s AS INT)) x FROM m INTERVAL(10s)"
+    with TestBed(now_ms=T0, config=config) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 1 KEEP 36500", "USE d", "CREATE TABLE m (ts TIMESTAMP, s VARCHAR(8))",
+                f"INSERT INTO m VALUES ({T0}, '1')", f"CREATE MATERIALIZED VIEW o AS {query}",
+                f"INSERT INTO m VALUES ({T0 + 10 * 86_400_000}, '2')", f"INSERT INTO m VALUES ({T0 + 1}, 'x')")
+        assert bed.rows("SELECT _wstart, n FROM o ORDER BY _wstart") == [(0, 2), (864_000_000, 1)]
+        assert bed.rows("SELECT _wstart, n, x FROM o ORDER BY _wstart") == bed.rows(query)
+        assert bed.rows("SHOW CREATE STREAM o") == [("o", f"CREATE MATERIALIZED VIEW o AS {query}")]
