@@ -11,7 +11,15 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import NotFoundError, PenstockError, StorageError, UnavailableError
+from penstock.common.errors import (
+    BusyError,
+    CancelledError,
+    InvalidStatementError,
+    NotFoundError,
+    PenstockError,
+    StorageError,
+    UnavailableError,
+)
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.ddl.child_creation import ChildCreator
@@ -343,15 +351,25 @@ class Calculations:
             begun = clock.monotonic()
             try:
                 rows = self._of_many(job, query, [found.windows[place] for place in places])
+            except BusyError:
+                raise  # it is tried again when the stream has started anew
+            except CancelledError as error:
+                for place in places:
+                    found.fail(place, str(error), (clock.monotonic() - begun) / len(places))
+                return
             except PenstockError:
                 pass
             else:
                 found.add_many(places, rows, (clock.monotonic() - begun) / len(places))
                 return
         for place in places:
+            if self._services.catalog.streams.by_id(job.stream.id) is None:
+                raise NotFoundError("the stream was dropped")
             begun = clock.monotonic()
             try:
                 found.add(place, self._of_one(job, query, found.windows[place]), clock.monotonic() - begun)
+            except BusyError:
+                raise
             except PenstockError as error:
                 found.fail(place, str(error), clock.monotonic() - begun)
 
@@ -361,7 +379,7 @@ class Calculations:
             query, asked.trigger, asked.does, Name(job.executions.name, job.executions.database), bounds_of(windows),
             job.clock_of(windows[0]), by_table=asked.by_table), asked.catalog, asked.session)
         rows = _FiredRows(self._rows_of(job, windows, no_results(len(windows))).batch)
-        return self._run(job, plan, {job.executions.uid: rows}, f"{len(windows)} windows")
+        return self._run(job, plan, {job.executions.uid: rows}, f"{len(windows)} windows", columns_before=2)
 
     def _of_one(self, job: _Job, query: Query, window: FiredWindow) -> pa.Table:
         asked = job.asked
@@ -373,8 +391,18 @@ class Calculations:
         plan = plan_query(for_one(query, asked.trigger, values, by_table=asked.by_table), asked.catalog, asked.session)
         return self._run(job, plan, {}, f"the window at {window.start}")
 
-    def _run(self, job: _Job, plan: BatchPlan, instead: Mapping[int, GivenRows], of: str) -> pa.Table:
-        """Runs a query of windows as a statement of its own, which has its time, and can be ended alone."""
+    def _run(
+        self, job: _Job, plan: BatchPlan, instead: Mapping[int, GivenRows], of: str, columns_before: int = 0
+    ) -> pa.Table:
+        """Runs a query of windows as a statement of its own, which has its time, and can be ended alone.
+
+        `columns_before` the results, so many. Raises InvalidStatementError if `*` means other columns by now.
+        """
+        columns = len(plan.columns) - columns_before - (job.asked.does.where is not None)
+        if columns != len(job.calculation.columns):
+            raise InvalidStatementError(
+                f"the query of stream {job.stream.name} gives {columns} columns now, its table has "
+                f"{len(job.calculation.columns)}", hint="DROP STREAM, and create it with names in place of *")
         with self._activity.statement(0, f"stream {job.stream.name}: query of {of}"):
             return self._queries.run_given(plan, job.asked.session, instead, self._limits)
 

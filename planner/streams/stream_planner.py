@@ -48,6 +48,7 @@ from penstock.planner.streams.window_values import value_items, with_values
 from penstock.planner.task_plans.stream_plan import Grouping, History, JoinPlan, OnError, Policies, StreamPlan, TimePlan
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import CreateStream, IntervalWindow, SelectItem
+from penstock.sql.types import Kind
 
 
 @with_headroom
@@ -106,7 +107,8 @@ def _with_values(plan: StreamPlan, stream: StreamContext, items: tuple[SelectIte
     except (InvalidStatementError, InvalidStreamError, NotSupportedError):
         return plan  # queries know more than streams do
     columns = wider.sink.columns[len(plan.sink.columns):]
-    if [column.type for column in columns] != [column.type for column in plan.calculation.columns]:
+    if [column.type for column in columns] != [column.type for column in plan.calculation.columns] or any(
+            column.type.kind is Kind.DECIMAL for column in columns):  # whose sums may have too many digits
         return plan
     return replace(wider, calculation=replace(plan.calculation, values=len(columns)))
 

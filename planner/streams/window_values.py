@@ -50,8 +50,12 @@ def with_values(trigger: Select, items: tuple[SelectItem, ...]) -> Select:
 
 
 def _is_same(value: exp.Expression, ends: frozenset[str]) -> bool:
-    """Whether a value is of rows alone: other functions, and casts, may be of the time when they are computed."""
+    """Whether a value is known of a window, or an aggregate of a column: no other can fail for one window alone."""
     aggregates = list(vector_calls(value))
-    return (all(column.name not in ends for column in found_in(value, exp.Column))
-            and all(require_vector(call).name in _SAME for call in aggregates)
-            and len(aggregates) == len(found_in(value, exp.Anonymous, exp.Cast)))
+    calls = len(found_in(value, exp.Anonymous, exp.Cast))
+    if any(column.name in ends for column in found_in(value, exp.Column)):
+        return False
+    if not aggregates:
+        return not calls
+    return value is aggregates[0] and calls == 1 and require_vector(aggregates[0]).name in _SAME and all(
+        isinstance(argument, exp.Column | exp.Star) for argument in aggregates[0].expressions)

@@ -652,6 +652,20 @@ def test_what_only_the_query_reads_stays(bed: Bed) -> None:
             "DROP TABLE o")
 
 
+@pytest.mark.parametrize("windows", [1, 5])
+def test_a_star_means_the_columns_of_the_creation(bed: Bed, windows: int) -> None:
+    """A column that is added later moves no value into another column: the window has a problem instead."""
+    bed.stream(f"{TENS} FROM a", "SELECT * FROM %%trows", options=NO_GAPS)
+    bed.put("a", (0, 1, 2), (10, 3, 4))
+    assert bed.results() == [(0, 1, 2)]
+    bed.execute("ALTER TABLE m ADD COLUMN z INT")
+    bed.execute("INSERT INTO a (ts, v) VALUES " + " ".join(f"({T0 + 10_000 * n}, 7)" for n in range(2, windows + 3)))
+    assert bed.results() == [(0, 1, 2)]
+    problems = {problem for _, problem in bed.executions("ts, problem")}
+    assert problems == {None, "the query of stream s gives 4 columns now, its table has 3 "
+                              "(DROP STREAM, and create it with names in place of *)"}
+
+
 def test_a_query_has_the_bounds_of_queries() -> None:
     """Rows and time; the window whose query exceeds them fails, and others don't."""
     with Bed(now_ms=T0, config={"timezone": "UTC", "resultRowsMax": 100}) as bed:
