@@ -24,7 +24,8 @@ from kits.basics.waiting import wait_until  # noqa: E402
 
 #: Debian's names of the releases whose images a Dockerfile may begin with.
 _RELEASES = {"12": "bookworm", "13": "trixie"}
-_MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+#: Where debootstrap gets packages from; without it, from where it does by itself.
+_MIRROR = os.environ.get("DEBIAN_MIRROR")
 _ANSWERS_S = 120.0
 
 
@@ -77,7 +78,7 @@ def base(image: str, folder: Path) -> Path:
     """Returns a root of a release of Debian, as debootstrap makes it."""
     release = _RELEASES[image.partition(":")[2].partition(".")[0]]
     place = folder / release
-    subprocess.run(["debootstrap", "--variant=minbase", release, str(place), _MIRROR], check=True,
+    subprocess.run(["debootstrap", "--variant=minbase", release, str(place), *filter(None, [_MIRROR])], check=True,
                    stdout=subprocess.DEVNULL)
     # As an image is run: the machine's names and its trust.
     shutil.copy("/etc/resolv.conf", place / "etc" / "resolv.conf")
