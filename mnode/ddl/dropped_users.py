@@ -36,8 +36,9 @@ class DroppedUsers:
         """
         doomed: dict[int, StreamRecord] = {}
         waiting = list(tables)
+        gone = frozenset(views)
         for stream in self._catalog.streams.all():
-            if not {*views}.isdisjoint(stream.uses.views):
+            if not gone.isdisjoint(stream.uses.views):
                 waiting += self._doom(stream, doomed)
         while waiting:
             table = waiting.pop()

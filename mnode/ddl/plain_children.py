@@ -6,6 +6,7 @@ What a statement does is defined by `TableStatements`: nothing that it would ref
 from __future__ import annotations
 
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.planner.bind.binder import known_table
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import row_pattern
 from penstock.sql.schema import Session, Table, TagValue, can_name_child
@@ -20,7 +21,7 @@ def plain_children(plain: PlainChildren, session: Session, catalog: Catalog) -> 
     None if the statement is to be executed the whole way, which then says what is wrong with it, if anything is.
     """
     database = catalog.user_database(plain.child.database or session.database or "")
-    parent = catalog.table(plain.using.database or session.database or "", plain.using.name)
+    parent = known_table(plain.using, catalog, session)
     if database is None or parent is None or parent.kind != "super" or parent.database != database.name:
         return None
     if catalog.streams.maker_of(parent) is not None:

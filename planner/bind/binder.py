@@ -279,6 +279,11 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     return table
 
 
+def known_table(name: Name, catalog: CatalogView, session: Session) -> Table | None:
+    """Returns the table that `name` means, or None if there is none."""
+    return catalog.table(name.database or session.database or "", name.name)
+
+
 def names_of_tables(table: Table, builder: Builder) -> Plan:
     """Returns the scan of the names of a super table's child tables."""
     name = RelColumn("tbname", TBNAME, "tbname", role="tbname", used=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
+from penstock.planner.bind.binder import known_table
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
@@ -116,10 +117,8 @@ def _uses(query: Query, batch: BatchPlan, catalog: CatalogView, session: Session
     for source in tables_of(query):
         if isinstance(source, ExternalSource):
             connections.add(source.connection.name)
-        elif source.name.database != TRIGGER:
-            table = catalog.table(source.name.database or session.database or "", source.name.name)
-            if table is not None and table.kind != "system":
-                found.setdefault(table.uid, (table, set()))
+        elif (table := known_table(source.name, catalog, session)) is not None:
+            found.setdefault(table.uid, (table, set()))
     reads = [QueriedTable(
         table.storage_uid, table.uid if table.kind == "child" else None,
         tuple(column.physical for column in (*table.columns, *table.tags) if column.name in names))
@@ -175,7 +174,7 @@ def _check_tables(query: Query, catalog: CatalogView, session: Session) -> None:
     for source in tables_of(query):
         if isinstance(source, ExternalSource):
             continue
-        table = catalog.table(source.name.database or session.database or "", source.name.name)
+        table = known_table(source.name, catalog, session)
         if table is not None and table.kind == "system":
             raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
 
@@ -185,7 +184,7 @@ def reads_child(statement: CreateStream, catalog: CatalogView, session: Session)
     source = statement.select.source
     if not isinstance(source, TableSource):
         return False
-    table = catalog.table(source.name.database or session.database or "", source.name.name)
+    table = known_table(source.name, catalog, session)
     return table is not None and table.kind == "super"
 
 

@@ -16,7 +16,7 @@ from penstock.common.errors import (
     NotSupportedError,
 )
 from penstock.common.suggestions import did_you_mean
-from penstock.planner.bind.binder import is_pseudo
+from penstock.planner.bind.binder import is_pseudo, known_table
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import QUERIES, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
@@ -153,7 +153,7 @@ def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> s
     source = query.source.left if isinstance(query.source, JoinSource) else query.source
     if not isinstance(source, TableSource):
         return None
-    table = catalog.table(source.name.database or session.database or "", source.name.name)
+    table = known_table(source.name, catalog, session)
     if table is None:
         return None
     if table.keyed:
@@ -485,7 +485,7 @@ def _groups_of_tables(
     nothing: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
     if not isinstance(query, Select) or not isinstance(query.source, TableSource) or not query.group_by:
         return nothing
-    table = catalog.table(query.source.name.database or session.database or "", query.source.name.name)
+    table = known_table(query.source.name, catalog, session)
     others = (query.ctes, query.nests, query.order_by, query.limit, query.slimit, query.distinct, query.distinct_on,
               query.windows, query.qualify, query.window, query.partition_by, query.range, query.every)
     if table is None or table.kind != "super" or any(others):
