@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from penstock.common.errors import InvalidStatementError, SecretMissingError
 from penstock.common.quantities import read_duration
-from penstock.common.suggestions import did_you_mean
+from penstock.common.suggestions import alternatives, did_you_mean
 
 ConnectionKind = Literal["mqtt", "kafka", "postgres", "files", "webhook"]
 KINDS: tuple[ConnectionKind, ...] = get_args(ConnectionKind)
@@ -253,7 +253,7 @@ def _problem(rule: OptionRule, value: str) -> str | None:
     if not value or not value.isprintable():
         return "it must not be empty, and must be printable"
     if rule.choices and value not in rule.choices:
-        return f"expected {', '.join(rule.choices[:-1])} or {rule.choices[-1]}"
+        return f"expected {alternatives(rule.choices)}"
     if rule.check is not None:
         try:
             rule.check(value)

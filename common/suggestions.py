@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Returns `A, B or C`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -52,8 +52,9 @@ from penstock.mnode.show.show_statements import create_database_statement
 from penstock.mnode.streams.stream_planning import NO_TARGET
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.dialect.create_statements import grant_statement, table_statement
-from penstock.sql.dialect.generator import database_options, print_sql
+from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.literals import parse_timestamp
+from penstock.sql.dialect.statement_forms import database_options
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
 from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.read.snapshot import SnapshotTooOldError

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.common.suggestions import alternatives
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
@@ -240,12 +241,8 @@ def describe_kinds(kinds: frozenset[Kind]) -> str:
     if kinds == TIMES:
         return "a timestamp, an integer or a string that reads as a time"
     if kinds > NUMBERS:
-        return _alternatives(["a number", *_names(kinds - NUMBERS)])
-    return _alternatives(_names(kinds))
-
-
-def _alternatives(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if names[:-1] else names)
+        return alternatives(["a number", *_names(kinds - NUMBERS)])
+    return alternatives(_names(kinds))
 
 
 def _names(kinds: frozenset[Kind]) -> list[str]:

@@ -5,17 +5,17 @@ sqlglot's parser is the base. Its tokens are fetched on demand, and its errors a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from sqlglot import exp
 from sqlglot.parser import Parser as SqlglotParser
 from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import Position, SqlSyntaxError
-from penstock.common.suggestions import did_you_mean
+from penstock.common.suggestions import alternatives, did_you_mean
 from penstock.sql.dialect.literals import parse_duration, parse_integer, position
 from penstock.sql.dialect.tokenizer import KEYWORDS, scan
 from penstock.sql.tree.statements import Duration, Name, Unit
@@ -173,6 +173,13 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self._advance()
         return word
 
+    def one_of(self, *words: str, behind: str = "") -> str:
+        """Steps over one of these keywords; returns it in lower case. Raises SqlSyntaxError."""
+        word = self.take_any(*words)
+        if word is None:
+            raise self.fail(f"{alternatives(words)} is expected{behind and f' behind {behind}'}")
+        return word.lower()
+
     def expect(self, *words: str) -> None:
         """Steps over these keywords or operators. Raises SqlSyntaxError."""
         for word in words:
@@ -225,6 +232,44 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         items = self.csv(parse_item)
         self.expect(")")
         return items
+
+    def wrapped(self, parse_item: Callable[[], _Item]) -> _Item:
+        """Parses `(item)`. Raises SqlSyntaxError."""
+        self.expect("(")
+        item = parse_item()
+        self.expect(")")
+        return item
+
+    # --- options ---
+
+    def option(
+        self, readers: Mapping[str, Callable[[Self], Any]], given: dict[str, Any], expected: str = "",
+        hint: str | None = None,
+    ) -> bool:
+        """Puts the option that comes next into `given`, with its value; tells whether there is one.
+
+        `readers`: by the word of each, what reads its value. `expected` names what else is an error. Raises
+        SqlSyntaxError, also for an option that is given.
+        """
+        token = self.token
+        word = self.take_any(*readers)
+        if word is None:
+            if expected:
+                raise self.fail(f"{expected} is expected", hint=self.guess() or hint)
+            return False
+        if word in given:
+            raise self.fail(f"{word} is given twice", token)
+        given[word] = readers[word](self)
+        return True
+
+    def options(self, readers: Mapping[str, Callable[[Self], Any]], expected: str = "") -> dict[str, Any]:
+        """Parses options in any order, as `option` does: up to the end of the statement if one is `expected`."""
+        given: dict[str, Any] = {}
+        while not (expected and self.at_end) and self.option(readers, given, expected):
+            pass
+        return given
+
+    # --- places ---
 
     def mark(self, node: exp.Expression, start: int) -> exp.Expression:
         """Notes in a node that it was parsed from `start` up to here."""

@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlglot.generator import Generator
 
 from penstock.common.quantities import seconds_text, size_text
+from penstock.sql.dialect.statement_forms import FORMS
 from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
 from penstock.sql.tree import statements as st
 from penstock.sql.tree.expression_nodes import (
@@ -27,7 +28,6 @@ _PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
 _PLAIN_KEY = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # Words that have a meaning of their own at some place where a name may stand.
 _QUOTED_WORDS = NOT_AN_ALIAS | {"CONNECTION", "TO"}
-_DURATIONS = re.compile("[0-9]+[a-z]?(,[0-9]+[a-z]?)*")
 
 
 def needs_quotes(name: str) -> bool:
@@ -251,25 +251,6 @@ def _analyze_stream(_: Generator, statement: st.AnalyzeStream) -> str:
 # --- databases and tables ---
 
 
-def database_options(options: Iterable[tuple[str, str | int]]) -> str:
-    """Returns the options as they stand behind CREATE DATABASE and the name."""
-    return " ".join(f"{option} {_database_option(option, value)}" for option, value in options)
-
-
-def _database_option(option: str, value: str | int) -> str:
-    plain = isinstance(value, int) or (option in st.DURATION_OPTIONS and _DURATIONS.fullmatch(value))
-    return str(value) if plain else quote_string(str(value))
-
-
-def _create_database(_: Generator, statement: st.CreateDatabase) -> str:
-    return _words("CREATE DATABASE", _if_not_exists(statement), identifier(statement.name),
-                  database_options(statement.options))
-
-
-def _alter_database(_: Generator, statement: st.AlterDatabase) -> str:
-    return f"ALTER DATABASE {identifier(statement.name)} {database_options(statement.options)}"
-
-
 def _if_not_exists(statement: Any) -> str:
     return "IF NOT EXISTS" if statement.if_not_exists else ""
 
@@ -418,8 +399,8 @@ def _stream_option(to: Generator, options: st.StreamOptions, name: str, value: A
 
 
 def _drop_stream(_: Generator, statement: st.DropStream) -> str:
-    return _words("DROP", "MATERIALIZED VIEW" if statement.with_table else "STREAM",
-                  "IF EXISTS" if statement.if_exists else "", identifier(statement.name))
+    return _words("DROP", "MATERIALIZED VIEW" if statement.with_table else "STREAM", _if_exists(statement),
+                  identifier(statement.name))
 
 
 def _stream_target(to: Generator, target: st.StreamTarget) -> str:
@@ -536,38 +517,15 @@ def _alter_stream(to: Generator, statement: st.AlterStream) -> str:
                   to.sql(statement.options))
 
 
-def _drop_savepoint(_: Generator, statement: st.DropSavepoint) -> str:
-    return _words("DROP SAVEPOINT", _if_exists(statement), quote_string(statement.savepoint), "FOR",
-                  identifier(statement.stream))
-
-
-def _recalculate(to: Generator, statement: st.RecalculateStream) -> str:
-    return _words("RECALCULATE STREAM", _if_exists(statement), identifier(statement.name), "FROM",
-                  to.sql(statement.first), _clause("TO", to.sql(statement.last)))
-
-
 def _verify(to: Generator, statement: st.VerifyStream) -> str:
     return _words("VERIFY STREAM", identifier(statement.name), _clause("FROM", to.sql(statement.first)),
                   _clause("TO", to.sql(statement.last)), _given("SAMPLE", statement.sample))
-
-
-def _note_time(to: Generator, statement: st.NoteTime) -> str:
-    return _words("NOTE TIME", to.sql(statement.instant), _string("WRITER", statement.writer or None), "ON",
-                  identifier(statement.database))
 
 
 def _dry_run(to: Generator, statement: st.DryRunStream) -> str:
     sample = _string("FILE", statement.file) or (
         f"FROM {to.sql(statement.first)} TO {to.sql(statement.last)}")
     return f"DRY RUN {to.sql(statement.stream)} ON SAMPLE ({sample})"
-
-
-def _of_name(words: str, behind: Callable[[Any], str] = lambda _: "") -> Callable[[Generator, Any], str]:
-    """Prints what is about something that has one name: words, IF EXISTS, the name, and what stands behind it."""
-    return lambda _, statement: _words(
-        words, "IF EXISTS" if getattr(statement, "if_exists", False) else "",
-        "IGNORE UNTREATED" if getattr(statement, "ignore_untreated", False) else "", identifier(statement.name),
-        behind(statement))
 
 
 # --- ingests ---
@@ -641,29 +599,6 @@ def _alter_user(_: Generator, statement: st.AlterUser) -> str:
                   _given("ROLE", statement.role and statement.role.upper()))
 
 
-def _rights(verb: str, towards: str) -> Callable[[Generator, Any], str]:
-    def text(_: Generator, statement: st.Grant | st.Revoke) -> str:
-        on = statement.on
-        name = "*" if on.name is None else identifier(on.name)
-        if on.kind == "connection":
-            name = f"CONNECTION {name}"
-        elif on.database is not None or on.name is None:
-            name = f"{'*' if on.database is None else identifier(on.database)}.{name}"
-        privileges = ", ".join(privilege.upper() for privilege in statement.privileges)
-        return f"{verb} {privileges} ON {name} {towards} {identifier(statement.user)}"
-
-    return text
-
-
-def _options(options: Iterable[tuple[str, str | None]]) -> str:
-    return _listed(f"{name} = {'NULL' if value is None else quote_string(value)}" for name, value in options)
-
-
-def _create_connection(_: Generator, statement: st.CreateConnection) -> str:
-    return _words("CREATE CONNECTION", _if_not_exists(statement), identifier(statement.name), "TYPE",
-                  identifier(statement.kind), "WITH", _options(statement.options))
-
-
 # --- inspection ---
 
 
@@ -678,6 +613,7 @@ def _show(to: Generator, show: st.Show) -> str:
 
 
 _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
+    **{form.kind: form.sql for form in reversed(FORMS)},  # of several words for the same the first ones are printed
     st.Name: _name,
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
     st.TableSource: _table_source, st.ExternalSource: _external_source, st.JoinSource: _join_source,
@@ -690,53 +626,25 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.EventWindow: _event_window, st.CountWindow: _count_window, st.Fill: _fill, st.Range: _range,
     TDengineSelect: _tdengine_select, TDengineJoin: _tdengine_join,
     st.Select: _select, st.SetOperation: _set_operation, st.Explain: _explain, st.AnalyzeStream: _analyze_stream,
-    st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
-    st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",
-    st.DropDatabase: _of_name("DROP DATABASE", _cascade), st.UseDatabase: _of_name("USE"),
     st.SetAnsiQuotes: lambda _, statement: f"SET ansiQuotes {'ON' if statement.is_on else 'OFF'}",
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
-    st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,
     st.CreateTableAs: _create_table_as,
     st.CreateChildTables: _create_child_tables, st.CreateChildTable: _create_child_table,
     st.AlterTable: _alter_table, st.DropTable: _drop_table,
     st.CreateView: _create_view,
-    st.DropView: lambda to, statement: _words("DROP VIEW", _if_exists(statement), to.sql(statement.name)),
     st.TagAssignment: lambda to, tag: f"{identifier(tag.tag)} = {to.sql(tag.value)}",
     st.Insert: _insert, st.InsertTarget: _insert_target,
-    st.Delete: lambda to, statement: _words(
-        "DELETE FROM", to.sql(statement.name), _where(to, statement.where)),
     st.StreamOptions: _stream_options, st.StreamTarget: _stream_target, st.ExternalTargetOptions: _external_target,
     st.Notify: _notify, st.CreateStream: _create_stream, st.AlterStream: _alter_stream,
-    st.CheckpointStream: _of_name("CHECKPOINT STREAM"),
-    st.StopStream: _of_name("STOP STREAM", lambda stop: _string("WITH SAVEPOINT", stop.savepoint)),
-    st.StartStream: lambda _, start: _words(
-        "START STREAM", _if_exists(start), "IGNORE UNTREATED" if start.ignore_untreated else "",
-        identifier(start.name), _string("FROM SAVEPOINT", start.savepoint)),
-    st.DropSavepoint: _drop_savepoint, st.DropStream: _drop_stream,
-    st.PauseStream: _of_name("PAUSE STREAM"),
-    st.ResumeStream: _of_name("RESUME STREAM"),
-    st.RecalculateStream: _recalculate, st.VerifyStream: _verify, st.NoteTime: _note_time,
+    st.DropStream: _drop_stream, st.VerifyStream: _verify,
     st.ReplayDlq: lambda to, statement: _words(
         "REPLAY DLQ", to.sql(statement.name), _where(to, statement.where)),
     st.DryRunStream: _dry_run,
-    st.CreateSnode: lambda _, statement: f"CREATE SNODE ON DNODE {statement.dnode_id}",
-    st.DropSnode: lambda _, statement: f"DROP SNODE ON DNODE {statement.dnode_id}",
     st.FieldMapping: _field_mapping, st.IngestOptions: _ingest_options, st.CreateIngest: _create_ingest,
     st.AlterIngest: _alter_ingest,
-    st.DropIngest: _of_name("DROP INGEST"), st.PauseIngest: _of_name("PAUSE INGEST"),
-    st.ResumeIngest: _of_name("RESUME INGEST"),
-    st.CreateFunction: _create_function, st.DropFunction: _of_name("DROP FUNCTION"),
-    st.CreateUser: _create_user, st.AlterUser: _alter_user, st.DropUser: _of_name("DROP USER"),
-    st.Grant: _rights("GRANT", "TO"), st.Revoke: _rights("REVOKE", "FROM"),
-    st.KillQuery: lambda _, statement: f"KILL QUERY '{statement.number:x}'",
-    st.SwitchOver: lambda _, statement: f"SWITCHOVER TO {statement.node}",
-    st.Promote: lambda _, statement: "PROMOTE",
-    st.CreateConnection: _create_connection,
-    st.AlterConnection: _of_name("ALTER CONNECTION", lambda statement: f"SET {_options(statement.options)}"),
-    st.DropConnection: _of_name("DROP CONNECTION"), st.TestConnection: _of_name("TEST CONNECTION"),
+    st.CreateFunction: _create_function, st.CreateUser: _create_user, st.AlterUser: _alter_user,
     st.Show: _show,
-    st.Describe: lambda to, statement: f"DESCRIBE {to.sql(statement.name)}",
 }
 
 

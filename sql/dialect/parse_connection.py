@@ -1,4 +1,4 @@
-"""Parses CREATE, ALTER, DROP and TEST CONNECTION; which kinds and options there are, is not known here."""
+"""Parses the options of CREATE and ALTER CONNECTION; which kinds and options there are, is not known here."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from sqlglot.tokens import TokenType
 
 from penstock.common.errors import SqlSyntaxError
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import AlterConnection, CreateConnection, Statement
 
 
-def parse_create_connection(parser: QueryParser) -> Statement:
-    """Parses what follows CREATE CONNECTION: `[IF NOT EXISTS] name TYPE kind WITH (option='value', ...)`."""
-    if_not_exists = parser.take_if_not_exists()
-    name = _parse_name(parser)
-    parser.expect("TYPE")
-    kind = parser.name("a type of connection")
-    parser.expect("WITH")
-    options = _parse_options(parser, removable=False)
-    return CreateConnection(name, kind, tuple((option, value or "") for option, value in options), if_not_exists)
+def parse_options(parser: QueryParser) -> tuple[tuple[str, str], ...]:
+    """Parses `(option='value', ...)`."""
+    return tuple((option, value or "") for option, value in _parse_options(parser, removable=False))
 
 
-def parse_alter_connection(parser: QueryParser) -> Statement:
-    """Parses what follows ALTER CONNECTION: `name SET (option='value', ...)`; NULL takes an option away."""
-    name = _parse_name(parser)
-    parser.expect("SET")
-    return AlterConnection(name, _parse_options(parser, removable=True))
-
-
-def _parse_name(parser: QueryParser) -> str:
-    return parser.name("a connection name")
+def parse_changed_options(parser: QueryParser) -> tuple[tuple[str, str | None], ...]:
+    """Parses `(option='value', ...)`; NULL takes an option away."""
+    return _parse_options(parser, removable=True)
 
 
 def _parse_options(parser: QueryParser, *, removable: bool) -> tuple[tuple[str, str | None], ...]:

@@ -1,4 +1,4 @@
-"""Parses CREATE, ALTER, DROP and USE of databases and tables."""
+"""Parses CREATE, ALTER and DROP of tables, and the options of databases."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ from penstock.sql.schema import is_time_key
 from penstock.sql.tree.statements import (
     DURATION_OPTIONS,
     AlterAction,
-    AlterDatabase,
     AlterTable,
     ColumnDefinition,
     CreateChildTable,
     CreateChildTables,
-    CreateDatabase,
     CreateTable,
     CreateTableAs,
     DropTable,
-    FlushDatabase,
     Name,
-    SplitVgroup,
     Statement,
     TagAssignment,
-    TrimDatabase,
 )
 from penstock.sql.types import Kind
 
@@ -43,7 +38,6 @@ _INTEGER_OPTIONS = frozenset({
 _SIGNED_OPTIONS = frozenset({"WAL_RETENTION_PERIOD", "WAL_RETENTION_SIZE"})
 STRING_OPTIONS = frozenset({
     "CACHEMODEL", "ENCRYPT_ALGORITHM", "PRECISION", "STRICT", "DNODES", "REPLICA_MISSING"})
-_OPTIONS = tuple(sorted(_INTEGER_OPTIONS | STRING_OPTIONS | set(DURATION_OPTIONS)))
 _COLUMN_OPTIONS = ("ENCODE", "COMPRESS", "LEVEL")
 _MAX_KEEP = 365_000 * 1440
 
@@ -51,53 +45,20 @@ _MAX_KEEP = 365_000 * 1440
 # --- databases ---
 
 
-def parse_create_database(parser: QueryParser) -> Statement:
-    """Parses what follows CREATE DATABASE."""
-    if_not_exists = parser.take_if_not_exists()
-    name = parser.name("a database name")
-    return CreateDatabase(name, _parse_database_options(parser), if_not_exists)
+def parse_database_options(parser: QueryParser) -> tuple[tuple[str, str | int], ...]:
+    """Parses `option value ...`, up to the end of the statement."""
+    return tuple(parser.options(DATABASE_OPTIONS, "a database option").items())
 
 
-def parse_alter_database(parser: QueryParser) -> Statement:
-    """Parses what follows ALTER DATABASE."""
-    name = parser.name("a database name")
-    options = _parse_database_options(parser)
+def parse_database_changes(parser: QueryParser) -> tuple[tuple[str, str | int], ...]:
+    """Parses such options, of which there is one at least."""
+    options = parse_database_options(parser)
     if not options:
         raise parser.fail("an option is expected", hint="such as KEEP 365d")
-    return AlterDatabase(name, options)
+    return options
 
 
-def parse_split_vgroup(parser: QueryParser) -> Statement:
-    """Parses what follows SPLIT VGROUP."""
-    return SplitVgroup(parser.integer("the number of a vgroup"))
-
-
-def parse_flush(parser: QueryParser) -> Statement:
-    """Parses what follows FLUSH."""
-    parser.expect("DATABASE")
-    return FlushDatabase(parser.name("a database name"))
-
-
-def parse_trim(parser: QueryParser) -> Statement:
-    """Parses what follows TRIM."""
-    parser.expect("DATABASE")
-    return TrimDatabase(parser.name("a database name"))
-
-
-def _parse_database_options(parser: QueryParser) -> tuple[tuple[str, str | int], ...]:
-    options: dict[str, str | int] = {}
-    while not parser.at_end:
-        token = parser.token
-        option = parser.take_any(*_OPTIONS)
-        if option is None:
-            raise parser.fail("a database option is expected")
-        if option in options:
-            raise parser.fail(f"{option} is given twice", token)
-        options[option] = _parse_database_option(parser, option)
-    return tuple(options.items())
-
-
-def _parse_database_option(parser: QueryParser, option: str) -> str | int:
+def _parse_database_option(option: str, parser: QueryParser) -> str | int:
     if option in STRING_OPTIONS and parser.at_type(TokenType.STRING):
         return str(parser.advance().text)
     if option in DURATION_OPTIONS:
@@ -121,6 +82,10 @@ def _parse_durations(parser: QueryParser, option: str, maximum: int) -> str | in
         if len(values) == maximum:
             raise parser.fail(f"{option} takes at most {maximum} value{'s' if maximum > 1 else ''}")
     return int(values[0]) if len(values) == 1 and values[0].isdigit() else ",".join(values)
+
+
+DATABASE_OPTIONS = {option: partial(_parse_database_option, option) for option in sorted(
+    _INTEGER_OPTIONS | STRING_OPTIONS | set(DURATION_OPTIONS))}
 
 
 # --- tables ---

@@ -1,7 +1,9 @@
-"""Parses CREATE, ALTER and DROP INGEST; which options go together is not known here."""
+"""Parses CREATE and ALTER INGEST; which options go together is not known here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from sqlglot.tokens import Token, TokenType
@@ -26,7 +28,6 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "TIME_UNIT": ("S", "MS", "US", "NS"),
     "UNKNOWN": ("IGNORE", "REFUSE"),
 }
-_TEXTS = ("SCHEMA", "PATH", "MEASUREMENT")
 _PARTS = ("_topic", "_key", "_measurement", "_time")
 _MESSAGE_SIZES = (1, 64 * MIB)
 MAX_TOPICS, MAX_LEVEL, MAX_DEPTH = 64, 64, 16
@@ -45,9 +46,7 @@ def parse_create_ingest(parser: QueryParser, start: int) -> Statement:
     tags = parser.wrapped_csv(lambda: _parse_mapping(parser)) if parser.take("TAGS") else ()
     tbname = None
     if parser.take("TBNAME"):
-        parser.expect("(")
-        tbname = _parse_field(parser)
-        parser.expect(")")
+        tbname = parser.wrapped(lambda: _parse_field(parser))
     time, on_arrival = None, False
     if parser.take("TS", "FROM"):
         time = _parse_field(parser)
@@ -67,48 +66,25 @@ def parse_alter_ingest(parser: QueryParser) -> Statement:
 
 
 def _parse_on_error(parser: QueryParser) -> tuple[IngestErrors, Name | None]:
-    word = parser.take_any("FAIL", "SKIP", "DLQ")
-    if word is None:
-        raise parser.fail("FAIL, SKIP or DLQ is expected behind ON_ERROR")
-    return (cast(IngestErrors, word.lower()),
-            parser.object_name("the name of a DLQ table") if word == "DLQ" else None)
+    word = parser.one_of("FAIL", "SKIP", "DLQ", behind="ON_ERROR")
+    return cast(IngestErrors, word), parser.object_name("the name of a DLQ table") if word == "dlq" else None
 
 
 def _parse_options(parser: QueryParser) -> IngestOptions:
     values: dict[str, Any] = {}
+    topics: list[str] = []
 
     def parse_one() -> None:
         token = parser.token
-        word = parser.take_any("TOPIC", "QOS", "MAX_MESSAGE", *_WORDS, *_TEXTS)
-        if word is None:
-            raise parser.fail("an option of the ingest is expected", hint=parser.guess() or
-                              f"TOPIC, QOS, MAX_MESSAGE, {', '.join((*_WORDS, *_TEXTS))}")
-        if word == "TOPIC":
-            topics = values.setdefault("topics", ())
-            if len(topics) == MAX_TOPICS:
-                raise parser.fail(f"an ingest has at most {MAX_TOPICS} topics", token)
-            values["topics"] = (*topics, parser.string("a topic"))
+        if not parser.take("TOPIC"):
+            parser.option(_OPTIONS, values, "an option of the ingest", f"TOPIC, {', '.join(_OPTIONS)}")
             return
-        key = "schema" if word == "SCHEMA" else word.lower()
-        if key in values:
-            raise parser.fail(f"{word} is given twice", token)
-        values[key] = _option(parser, word)
+        if len(topics) == MAX_TOPICS:
+            raise parser.fail(f"an ingest has at most {MAX_TOPICS} topics", token)
+        topics.append(parser.string("a topic"))
 
     parser.wrapped_csv(parse_one)
-    return IngestOptions(**values)
-
-
-def _option(parser: QueryParser, word: str) -> str | int:
-    if word == "QOS":
-        return parser.integer(word, maximum=2)
-    if word == "MAX_MESSAGE":
-        return _message_size(parser)
-    if word in _TEXTS:
-        return parser.string(f"the value of {word}")
-    choice = parser.take_any(*_WORDS[word])
-    if choice is None:
-        raise parser.fail(f"{', '.join(_WORDS[word])} is expected behind {word}")
-    return choice.lower()
+    return IngestOptions(tuple(topics), **{word.lower(): value for word, value in values.items()})
 
 
 def _message_size(parser: QueryParser) -> int:
@@ -123,6 +99,22 @@ def _message_size(parser: QueryParser) -> int:
     if not _MESSAGE_SIZES[0] <= size <= _MESSAGE_SIZES[1]:
         raise parser.fail("MAX_MESSAGE is from 1 byte to 64 MiB", token)
     return size
+
+
+def _word(option: str, parser: QueryParser) -> str:
+    return parser.one_of(*_WORDS[option], behind=option)
+
+
+def _text(option: str, parser: QueryParser) -> str:
+    return parser.string(f"the value of {option}")
+
+
+_OPTIONS: dict[str, Callable[[QueryParser], Any]] = {
+    "QOS": lambda parser: parser.integer("QOS", maximum=2), "MAX_MESSAGE": _message_size,
+    **{option: partial(_word, option) for option in _WORDS},
+    **{option: partial(_text, option) for option in ("SCHEMA", "PATH", "MEASUREMENT")},
+}
+"""What reads the values of options, but for TOPIC, which may be there several times."""
 
 
 def _parse_mapping(parser: QueryParser) -> FieldMapping:

@@ -1,4 +1,4 @@
-"""Parses INSERT and DELETE. Rows after VALUES stay text; `penstock.sql.rows.values` reads them."""
+"""Parses INSERT. Rows after VALUES stay text; `penstock.sql.rows.values` reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.parse_ddl import parse_using
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import Delete, Insert, InsertTarget, Statement
+from penstock.sql.tree.statements import Insert, InsertTarget, Statement
 
 
 def parse_insert(parser: QueryParser) -> Statement:
@@ -39,10 +39,3 @@ def _parse_target(parser: QueryParser) -> InsertTarget:
     if parser.at_query() and target.using is None:
         return target.change(query=parser.parse_rows())
     raise parser.fail("VALUES, FILE or SELECT is expected")
-
-
-def parse_delete(parser: QueryParser) -> Statement:
-    """Parses what follows DELETE."""
-    parser.expect("FROM")
-    name = parser.object_name("a table name")
-    return Delete(name, parser.parse_expression() if parser.take("WHERE") else None)

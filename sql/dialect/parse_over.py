@@ -171,7 +171,4 @@ class OverParser(TypeParser):
         if self.take("CURRENT", "ROW"):
             return "CURRENT ROW", ""
         bound = "UNBOUNDED" if self.take("UNBOUNDED") else self.parse_operand()
-        side = self.take_any("PRECEDING", "FOLLOWING")
-        if side is None:
-            raise self.fail("PRECEDING or FOLLOWING is expected")
-        return bound, side
+        return bound, self.one_of("PRECEDING", "FOLLOWING").upper()

@@ -1,26 +1,20 @@
-"""Parses SHOW, DESCRIBE, KILL QUERY, SET, SWITCHOVER and PROMOTE."""
+"""Parses SHOW and SET."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sqlglot.tokens import TokenType
 
-from penstock.common.errors import SqlSyntaxError
 from penstock.common.quantities import DAY, read_duration
-from penstock.common.suggestions import did_you_mean
+from penstock.common.suggestions import alternatives, did_you_mean
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
-    Describe,
-    KillQuery,
     Name,
-    Promote,
     SetAnsiQuotes,
     SetQueryTimeout,
     Show,
     Statement,
-    SwitchOver,
 )
 
 _TIMEOUT_HINT = "units are us, ms, s, m, h and d; 0 and DEFAULT are as long as the configuration says"
@@ -38,30 +32,8 @@ def parse_show(parser: QueryParser) -> Statement:
     if begun:
         hint = did_you_mean(parser.word, (words for words in SHOWN if " " not in words))
         parser.advance()
-        raise parser.fail(f"{_one_of(begun)} is expected", hint=hint)
-    raise parser.fail("something that can be shown is expected", hint=parser.guess() or f"SHOW {_one_of(SHOWN)}")
-
-
-def parse_kill_query(parser: QueryParser) -> Statement:
-    """Parses what follows KILL QUERY."""
-    at = parser.token
-    text = parser.string("the kill_id of SHOW QUERIES")
-    if re.fullmatch("[0-9a-fA-F]{1,15}", text) is None:
-        raise SqlSyntaxError("the kill_id of SHOW QUERIES is expected",
-                             position=parser.place(at))
-    return KillQuery(int(text, 16))
-
-
-def parse_switchover(parser: QueryParser) -> Statement:
-    """Parses what follows SWITCHOVER."""
-    if not parser.take("TO"):
-        raise parser.fail("TO is expected, and the number of a node")
-    return SwitchOver(parser.integer("the number of a node", minimum=1, maximum=99))
-
-
-def parse_promote(parser: QueryParser) -> Statement:
-    """Parses what follows PROMOTE: nothing."""
-    return Promote()
+        raise parser.fail(f"{alternatives(begun)} is expected", hint=hint)
+    raise parser.fail("something that can be shown is expected", hint=parser.guess() or f"SHOW {alternatives(SHOWN)}")
 
 
 def parse_set(parser: QueryParser) -> Statement:
@@ -73,10 +45,7 @@ def parse_set(parser: QueryParser) -> Statement:
         raise parser.fail("queryTimeout or ansiQuotes is expected: they are what a session may set")
     parser.take_any("=", "TO")
     if setting == "ANSIQUOTES":
-        switch = parser.take_any("ON", "OFF")
-        if switch is None:
-            raise parser.fail("ON or OFF is expected")
-        return SetAnsiQuotes(switch == "ON")
+        return SetAnsiQuotes(parser.one_of("ON", "OFF") == "on")
     if parser.take("DEFAULT"):
         return SetQueryTimeout(0.0)
     at = parser.token
@@ -92,18 +61,11 @@ def parse_set(parser: QueryParser) -> Statement:
     return SetQueryTimeout(seconds)
 
 
-def _one_of(words: Sequence[str]) -> str:
-    """Returns `A, B or C`."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
 def _qualified(parser: QueryParser, what: str | None) -> Statement:
     """Parses `db.TABLES` and the like, behind NORMAL or CHILD if `what` is known."""
     database = parser.name("a database name")
     parser.expect(".")
-    word = parser.take_any(*(_OF_DATABASE if what is None else ("TABLES",)))
-    if word is None:
-        raise parser.fail(f"{_one_of(_OF_DATABASE) if what is None else 'TABLES'} is expected")
+    word = parser.one_of(*(_OF_DATABASE if what is None else ("TABLES",)))
     return Show((what or word).lower(), database, like=_parse_like(parser))
 
 
@@ -185,11 +147,6 @@ def _plain(parser: QueryParser, what: str) -> Statement:
 
 def _parse_like(parser: QueryParser) -> str | None:
     return parser.string("a pattern") if parser.take("LIKE") else None
-
-
-def parse_describe(parser: QueryParser) -> Statement:
-    """Parses what follows DESCRIBE or DESC."""
-    return Describe(parser.object_name("a table name"))
 
 
 _OF_DATABASE = ("TABLES", "STABLES", "VIEWS", "VGROUPS", "ALIVE", "CUT")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast, get_args
 
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from penstock.common.quantities import MIB, TIB, read_size, size_text
+from penstock.common.suggestions import alternatives
 from penstock.sql.dialect.parse_ddl import parse_column_definition
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.dialect.parse_trigger import at_trigger, parse_target_column, parse_triggered_stream
@@ -17,30 +20,16 @@ from penstock.sql.tree.statements import (
     AlterStream,
     AnalyzeStream,
     ColumnDefinition,
-    CreateSnode,
     CreateStream,
-    DropSavepoint,
-    DropSnode,
     DropStream,
     DryRunStream,
     Duration,
-    ExternalFormat,
     ExternalTargetOptions,
-    Guarantee,
     Name,
-    NoteTime,
     Notify,
     NotifyEvent,
-    NotifyFailure,
-    PauseIngest,
-    PauseStream,
-    RecalculateStream,
     ReplayDlq,
-    ResumeIngest,
-    ResumeStream,
-    StartStream,
     Statement,
-    StopStream,
     StreamOptions,
     StreamTarget,
     TriggerMode,
@@ -49,15 +38,9 @@ from penstock.sql.tree.statements import (
 
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME",
               "LOOKUP_FRESHNESS", "STATE_TTL")
-_FAILURE_FATES = ("PAUSE", "DLQ")
-_MISMATCH_FATES = ("REPORT", "RECALCULATE")
+_FATES = {
+    "ON_ERROR": ("FAIL", "SKIP", "DLQ"), "ON_FAILURE": ("PAUSE", "DLQ"), "LATE": ("DROP", "RECALC", "DLQ")}
 _PLACES = ("TOPIC", "TABLE", "PATH")
-_FORMATS = ("JSON", "CSV", "PARQUET", "AVRO")
-_ERROR_FATES = ("FAIL", "SKIP", "DLQ")
-_LATE_FATES = ("DROP", "RECALC", "DLQ")
-_CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
-_FLAGS = ("CLOSE_WHEN_IDLE",)
-MAX_SAVEPOINT_BYTES = 64
 SAMPLE_MAX = 1_000
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
 _LATENCY_MAX_MS = 10_000
@@ -80,7 +63,6 @@ _RATES = {
     "SOURCE_RATE": _Rate("rows per second", 1, 1_000_000_000),
     "HISTORY_RATE": _Rate("rows per second", 1, 1_000_000_000),
 }
-_GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
 
@@ -103,83 +85,32 @@ class _OptionReader:
         return StreamOptions(**self.values)
 
     def _read_one(self) -> bool:
-        parser = self.parser
-        token = parser.token
-        if parser.take("TRIGGER"):
-            self._set(token, "trigger", token.text.upper(), self._trigger())
-        elif parser.take("WATERMARK"):
-            if "watermark" in self.values or "watermark_from" in self.values:
-                raise parser.fail("WATERMARK is given twice", token)
-            if parser.take("FROM"):
-                parser.expect("WRITERS")
-                self.values["watermark_from"] = "writers"
-            else:
-                self.values["watermark"] = _fixed_duration(parser, "the delay of WATERMARK")
-        elif parser.take("IGNORE"):
-            word = parser.take_any("EXPIRED", "UPDATE")
-            if word is None:
-                raise parser.fail("EXPIRED or UPDATE is expected")
-            self._set(token, f"ignore_{word.lower()}", f"IGNORE {word}", self._flag(f"IGNORE {word}"))
-        elif parser.take("DELETE_MARK"):
-            self._set(token, "delete_mark", token.text.upper(), _fixed_duration(parser, "the age of DELETE_MARK"))
-        elif parser.take("FILL_HISTORY"):
-            self._set(token, "fill_history", token.text.upper(), self._flag("FILL_HISTORY"))
-            self.values["fill_history_async"] = parser.take("ASYNC")
-        elif parser.take("CHECKPOINT_INTERVAL"):
-            self._set(token, "checkpoint_interval", token.text.upper(), _checkpoint_interval(parser))
-        elif parser.take_any(*_RATES) is not None:
-            self._set(token, token.text.upper().lower(), token.text.upper(), _rate(parser, token.text.upper()))
-        elif parser.take("STATE_LIMIT"):
-            self._set(token, "state_limit", token.text.upper(), _state_limit(parser))
-        elif parser.take("GUARANTEE"):
-            word = parser.take_any(*_GUARANTEES)
-            if word is None:
-                raise parser.fail("EXACTLY_ONCE or AT_LEAST_ONCE is expected")
-            self._set(token, "guarantee", token.text.upper(), cast(Guarantee, word.lower()))
-        else:
-            return self._read_time_option()
+        parser, token = self.parser, self.parser.token
+        word = parser.take_any("TRIGGER", "WATERMARK", "IGNORE", "FILL_HISTORY", *_FATES, *_READERS)
+        match word:
+            case None:
+                return False
+            case "TRIGGER":
+                self._set(token, word, self._trigger())
+            case "WATERMARK":
+                if "watermark" in self.values or "watermark_from" in self.values:
+                    raise parser.fail("WATERMARK is given twice", token)
+                if parser.take("FROM"):
+                    parser.expect("WRITERS")
+                    self.values["watermark_from"] = "writers"
+                else:
+                    self.values["watermark"] = _fixed_duration(parser, "the delay of WATERMARK")
+            case "IGNORE":
+                word = f"IGNORE {parser.one_of('EXPIRED', 'UPDATE').upper()}"
+                self._set(token, word, _flag(word, parser))
+            case "FILL_HISTORY":
+                self._set(token, word, _flag(word, parser))
+                self.values["fill_history_async"] = parser.take("ASYNC")
+            case _ if word in _FATES:
+                self._set(token, word, self._fate(word))
+            case _:
+                self._set(token, word, _READERS[word](parser))
         return True
-
-    def _read_time_option(self) -> bool:
-        """Reads one of the options that TDengine doesn't have."""
-        parser = self.parser
-        token = parser.token
-        if parser.take("TIMEZONE"):
-            self._set(token, "timezone", token.text.upper(), parser.string("a time zone"))
-            return True
-        if parser.take("TIME"):
-            word = parser.take_any(*_CLOCKS)
-            if word is None:
-                raise parser.fail("EVENT, INGESTION or PROCESSING is expected", hint=parser.guess())
-            self._set(token, "time", token.text.upper(), word.lower())
-            return True
-        if parser.take("ON_ERROR"):
-            self._set(token, "on_error", token.text.upper(), self._fate(token, *_ERROR_FATES))
-            return True
-        if parser.take("ON_MISMATCH"):
-            word = parser.take_any(*_MISMATCH_FATES)
-            if word is None:
-                raise parser.fail(f"{' or '.join(_MISMATCH_FATES)} is expected behind ON_MISMATCH")
-            self._set(token, "on_mismatch", token.text.upper(), word.lower())
-            return True
-        if parser.take("ON_FAILURE"):
-            self._set(token, "on_failure", token.text.upper(), self._fate(token, *_FAILURE_FATES))
-            return True
-        if parser.take("LATE"):
-            self._set(token, "late", token.text.upper(), self._fate(token, *_LATE_FATES))
-            return True
-        if parser.take("LATENCY"):
-            self._set(token, "latency", token.text.upper(), _latency(parser))
-            return True
-        for option in _FLAGS:
-            if parser.take(option):
-                self._set(token, option.lower(), option, self._flag(option))
-                return True
-        for option in _DURATIONS:
-            if parser.take(option):
-                self._set(token, option.lower(), option, _fixed_duration(parser, f"the duration of {option}"))
-                return True
-        return False
 
     def _trigger(self) -> TriggerMode:
         parser = self.parser
@@ -192,27 +123,27 @@ class _OptionReader:
             self.values["recalculate"] = _fixed_duration(parser, "the period of RECALCULATE")
         return cast(TriggerMode, word.lower())
 
-    def _fate(self, option: Token, *words: str) -> str:
+    def _fate(self, option: str) -> str:
         """Reads what becomes of a row; a DLQ has a name, one for the whole stream."""
         parser = self.parser
-        word = parser.take_any(*words)
-        if word is None:
-            raise parser.fail(f"{', '.join(words[:-1])} or {words[-1]} is expected behind {option.text.upper()}")
-        if word == "DLQ":
+        word = parser.one_of(*_FATES[option], behind=option)
+        if word == "dlq":
             token = parser.token
             name = parser.object_name("the name of a DLQ table")
             known = self.values.setdefault("dlq", name)
             if (known.name, known.database) != (name.name, name.database):
                 raise parser.fail("a stream has one DLQ table", token)
-        return word.lower()
+        return word
 
-    def _flag(self, option: str) -> bool:
-        return bool(self.parser.integer(option, maximum=1))
-
-    def _set(self, token: Token, key: str, option: str, value: object) -> None:
+    def _set(self, token: Token, option: str, value: object) -> None:
+        key = option.lower().replace(" ", "_")
         if key in self.values:
             raise self.parser.fail(f"{option} is given twice", token)
         self.values[key] = value
+
+
+def _flag(option: str, parser: QueryParser) -> bool:
+    return bool(parser.integer(option, maximum=1))
 
 
 def _fixed_duration(parser: QueryParser, what: str) -> Duration:
@@ -239,7 +170,7 @@ def _latency(parser: QueryParser) -> Duration:
     return latency
 
 
-def _rate(parser: QueryParser, option: str) -> float:
+def _rate(option: str, parser: QueryParser) -> float:
     spec = _RATES[option]
     token = parser.token
     if token.token_type is not TokenType.NUMBER:
@@ -263,6 +194,20 @@ def _state_limit(parser: QueryParser) -> int:
     if limit != 0 and not low <= limit <= high:
         raise parser.fail(f"STATE_LIMIT is from {size_text(low)} to {size_text(high)}, or 0 for no limit", token)
     return limit
+
+
+_READERS: dict[str, Callable[[QueryParser], object]] = {
+    "DELETE_MARK": lambda parser: _fixed_duration(parser, "the age of DELETE_MARK"),
+    "CHECKPOINT_INTERVAL": _checkpoint_interval, "STATE_LIMIT": _state_limit, "LATENCY": _latency,
+    "GUARANTEE": lambda parser: parser.one_of("EXACTLY_ONCE", "AT_LEAST_ONCE"),
+    "TIMEZONE": lambda parser: parser.string("a time zone"),
+    "TIME": lambda parser: parser.one_of("EVENT", "INGESTION", "PROCESSING"),
+    "ON_MISMATCH": lambda parser: parser.one_of("REPORT", "RECALCULATE", behind="ON_MISMATCH"),
+    "CLOSE_WHEN_IDLE": partial(_flag, "CLOSE_WHEN_IDLE"),
+    **{option: partial(_rate, option) for option in _RATES},
+    **{option: partial(_fixed_duration, what=f"the duration of {option}") for option in _DURATIONS},
+}
+"""What reads the values of options."""
 
 
 def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = False) -> Statement:
@@ -319,23 +264,15 @@ def _parse_notify(parser: QueryParser) -> Notify:
     urls = parser.wrapped_csv(lambda: parser.string("a URL"))
     parser.expect("ON")
     events = parser.wrapped_csv(lambda: _parse_notify_event(parser))
-    history: bool | None = None
-    on_failure: NotifyFailure | None = None
-    while not parser.at_end:
-        token = parser.token
-        word = parser.take_any("NOTIFY_HISTORY", "ON_FAILURE")
-        if word is None:
-            break
-        if (history if word == "NOTIFY_HISTORY" else on_failure) is not None:
-            raise parser.fail(f"{word} is given twice", token)
-        if word == "NOTIFY_HISTORY":
-            history = bool(parser.integer(word, maximum=1))
-        else:
-            fate = parser.take_any("DROP", "PAUSE")
-            if fate is None:
-                raise parser.fail("DROP or PAUSE is expected behind ON_FAILURE")
-            on_failure = cast(NotifyFailure, fate.lower())
-    return Notify(urls, tuple(dict.fromkeys(events)), history or False, on_failure or "pause")
+    given = parser.options(_NOTIFY_OPTIONS)
+    return Notify(urls, tuple(dict.fromkeys(events)), given.get("NOTIFY_HISTORY", False),
+                  given.get("ON_FAILURE", "pause"))
+
+
+_NOTIFY_OPTIONS: dict[str, Callable[[QueryParser], Any]] = {
+    "NOTIFY_HISTORY": partial(_flag, "NOTIFY_HISTORY"),
+    "ON_FAILURE": lambda parser: parser.one_of("DROP", "PAUSE", behind="ON_FAILURE"),
+}
 
 
 def _parse_notify_event(parser: QueryParser) -> NotifyEvent:
@@ -364,41 +301,31 @@ def _parse_target(parser: QueryParser) -> StreamTarget:
         definitions, tag_names = _parse_target_tags(parser)
     subtable: exp.Expression | None = None
     if parser.take("SUBTABLE"):
-        parser.expect("(")
-        subtable = parser.parse_expression()
-        parser.expect(")")
+        subtable = parser.wrapped(parser.parse_expression)
     return StreamTarget(name, columns, definitions, tag_names, subtable)
 
 
 def _parse_external(parser: QueryParser) -> ExternalTargetOptions:
     """Parses `(TOPIC 'topic', FORMAT json, ...)`, which may be missing."""
-    places: dict[str, str] = {}
-    format_: ExternalFormat | None = None
-    qos: int | None = None
-    key: tuple[str, ...] = ()
-    if not parser.take("("):
-        return ExternalTargetOptions()
-    while not parser.at(")"):
-        token = parser.token
-        if (word := parser.take_any(*_PLACES)) is not None and word.lower() not in places:
-            places[word.lower()] = parser.string(f"the {word.lower()}")
-        elif format_ is None and parser.take("FORMAT"):
-            chosen = parser.take_any(*_FORMATS)
-            if chosen is None:
-                raise parser.fail(f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} is expected", hint=parser.guess())
-            format_ = cast(ExternalFormat, chosen.lower())
-        elif qos is None and parser.take("QOS"):
-            qos = parser.integer("the QoS", minimum=1, maximum=2)
-        elif not key and parser.take("KEY"):
-            key = parser.wrapped_csv(lambda: parser.name("a column of the KEY"))
-        elif parser.token is not token or token.text.upper() in ("FORMAT", "QOS", "KEY"):
-            raise parser.fail(f"{token.text.upper()} is given twice", token)
-        else:
-            raise parser.fail("TOPIC, TABLE, PATH, FORMAT, QOS or KEY is expected", hint=parser.guess())
-        if not parser.take(","):
-            break
-    parser.expect(")")
-    return ExternalTargetOptions(tuple(places.items()), format_, qos, key)
+    given: dict[str, Any] = {}
+    if parser.take("("):
+        while not parser.at(")"):
+            parser.option(_EXTERNAL_OPTIONS, given, alternatives(tuple(_EXTERNAL_OPTIONS)))
+            if not parser.take(","):
+                break
+        parser.expect(")")
+    places = tuple((word.lower(), value) for word, value in given.items() if word in _PLACES)
+    return ExternalTargetOptions(places, given.get("FORMAT"), given.get("QOS"), given.get("KEY", ()))
+
+
+_EXTERNAL_OPTIONS: dict[str, Callable[[QueryParser], Any]] = {
+    "TOPIC": lambda parser: parser.string("the topic"),
+    "TABLE": lambda parser: parser.string("the table"),
+    "PATH": lambda parser: parser.string("the path"),
+    "FORMAT": lambda parser: parser.one_of("JSON", "CSV", "PARQUET", "AVRO"),
+    "QOS": lambda parser: parser.integer("the QoS", minimum=1, maximum=2),
+    "KEY": lambda parser: parser.wrapped_csv(lambda: parser.name("a column of the KEY")),
+}
 
 
 def _parse_target_tags(parser: QueryParser) -> tuple[tuple[ColumnDefinition, ...] | None, tuple[str, ...] | None]:
@@ -418,38 +345,6 @@ def parse_alter_stream(parser: QueryParser) -> Statement:
     return AlterStream(name, options, if_exists)
 
 
-def parse_stop_stream(parser: QueryParser) -> Statement:
-    """Parses what follows STOP STREAM."""
-    if_exists = parser.take_if_exists()
-    name = parser.stream_name()
-    return StopStream(name, if_exists, _savepoint(parser) if parser.take("WITH", "SAVEPOINT") else None)
-
-
-def parse_start_stream(parser: QueryParser) -> Statement:
-    """Parses what follows START STREAM."""
-    if_exists = parser.take_if_exists()
-    ignore_untreated = parser.take("IGNORE", "UNTREATED")
-    name = parser.stream_name()
-    savepoint = _savepoint(parser) if parser.take("FROM", "SAVEPOINT") else None
-    return StartStream(name, if_exists, savepoint, ignore_untreated)
-
-
-def parse_drop_savepoint(parser: QueryParser) -> Statement:
-    """Parses what follows DROP SAVEPOINT."""
-    if_exists = parser.take_if_exists()
-    savepoint = _savepoint(parser)
-    parser.expect("FOR")
-    return DropSavepoint(savepoint, parser.stream_name(), if_exists)
-
-
-def _savepoint(parser: QueryParser) -> str:
-    token = parser.token
-    name = parser.string("the name of a savepoint")
-    if not name.strip() or not name.isprintable() or len(name.encode()) > MAX_SAVEPOINT_BYTES:
-        raise parser.fail(f"the name of a savepoint has 1 to {MAX_SAVEPOINT_BYTES} bytes, all printable", token)
-    return name
-
-
 def parse_analyze_stream(parser: QueryParser) -> Statement:
     """Parses what follows EXPLAIN ANALYZE STREAM."""
     name = parser.stream_name()
@@ -462,43 +357,6 @@ def parse_analyze_stream(parser: QueryParser) -> Statement:
     return AnalyzeStream(name, seconds)
 
 
-def parse_pause(parser: QueryParser) -> Statement:
-    """Parses what follows PAUSE."""
-    ingest = _expect_stream_or_ingest(parser)
-    if_exists = parser.take_if_exists()
-    if ingest:
-        return PauseIngest(parser.name("the name of an ingest"), if_exists)
-    return PauseStream(parser.stream_name(), if_exists)
-
-
-def parse_resume(parser: QueryParser) -> Statement:
-    """Parses what follows RESUME."""
-    ingest = _expect_stream_or_ingest(parser)
-    if_exists = parser.take_if_exists()
-    if ingest:
-        return ResumeIngest(parser.name("the name of an ingest"), if_exists)
-    ignore_untreated = parser.take("IGNORE", "UNTREATED")
-    return ResumeStream(parser.stream_name(), if_exists, ignore_untreated)
-
-
-def _expect_stream_or_ingest(parser: QueryParser) -> bool:
-    """Takes STREAM or INGEST; returns whether it was INGEST."""
-    word = parser.take_any("STREAM", "INGEST")
-    if word is None:
-        raise parser.fail("STREAM or INGEST is expected")
-    return word == "INGEST"
-
-
-def parse_recalculate(parser: QueryParser) -> Statement:
-    """Parses what follows RECALCULATE STREAM."""
-    if_exists = parser.take_if_exists()
-    name = parser.stream_name()
-    parser.expect("FROM")
-    first = parser.parse_expression()
-    last = parser.parse_expression() if parser.take("TO") else None
-    return RecalculateStream(name, first, last, if_exists)
-
-
 def parse_verify(parser: QueryParser) -> Statement:
     """Parses what follows VERIFY STREAM."""
     name = parser.stream_name()
@@ -507,14 +365,6 @@ def parse_verify(parser: QueryParser) -> Statement:
     sample = parser.integer("the number of windows that SAMPLE draws", minimum=1, maximum=SAMPLE_MAX,
                             hint="leave SAMPLE out to compare all") if parser.take("SAMPLE") else None
     return VerifyStream(name, first, last, sample)
-
-
-def parse_note_time(parser: QueryParser) -> Statement:
-    """Parses what follows NOTE TIME."""
-    instant = parser.parse_expression()
-    writer = parser.string("the name of a writer") if parser.take("WRITER") else ""
-    parser.expect("ON")
-    return NoteTime(instant, parser.name("a database name"), writer)
 
 
 def parse_replay(parser: QueryParser, start: int) -> Statement:
@@ -542,15 +392,3 @@ def parse_dry_run(parser: QueryParser) -> Statement:
         statement = DryRunStream(stream, first, parser.parse_expression())
     parser.expect(")")
     return statement
-
-
-def parse_create_snode(parser: QueryParser) -> Statement:
-    """Parses what follows CREATE SNODE."""
-    parser.expect("ON", "DNODE")
-    return CreateSnode(parser.integer("the id of a dnode"))
-
-
-def parse_drop_snode(parser: QueryParser) -> Statement:
-    """Parses what follows DROP SNODE."""
-    parser.expect("ON", "DNODE")
-    return DropSnode(parser.integer("the id of a dnode"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from sqlglot import exp
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
@@ -42,7 +42,7 @@ _FLAGS = ("IGNORE_DISORDER", "DELETE_RECALC", "CALC_NOTIFY_ONLY", "LOW_LATENCY_C
           "IGNORE_NODATA_TRIGGER")
 _OPTIONS = ("WATERMARK", "EXPIRED_TIME", "FILL_HISTORY", "FILL_HISTORY_FIRST", "PRE_FILTER", "MAX_DELAY", "EVENT_TYPE",
             "DELETE_OUTPUT_TABLE", *_FLAGS)
-_NOTIFY_OPTIONS = ("NOTIFY_HISTORY", "ON_FAILURE_PAUSE")
+_NOTIFY_OPTIONS = dict.fromkeys(("NOTIFY_HISTORY", "ON_FAILURE_PAUSE"), lambda _: True)
 
 
 @dataclass
@@ -247,17 +247,11 @@ def _parse_history(parser: QueryParser, options: dict[str, Any]) -> bool:
 
 
 def _parse_filter(parser: QueryParser, _: dict[str, Any]) -> exp.Expression:
-    parser.expect("(")
-    condition = parser.parse_expression()
-    parser.expect(")")
-    return condition
+    return parser.wrapped(parser.parse_expression)
 
 
 def _parse_event_type(parser: QueryParser, _: dict[str, Any]) -> tuple[NotifyEvent, ...]:
-    parser.expect("(")
-    events = _parse_events(parser)
-    parser.expect(")")
-    return events
+    return parser.wrapped(lambda: _parse_events(parser))
 
 
 _OPTION_PARSERS: dict[str, Callable[[QueryParser, dict[str, Any]], Any]] = {
@@ -299,25 +293,15 @@ def _parse_notify(parser: QueryParser, given: _Trigger) -> tuple[Notify, exp.Exp
     urls = parser.wrapped_csv(lambda: parser.string("a URL"))
     events: tuple[NotifyEvent, ...] = ("window_close",)
     if parser.take("ON"):
-        parser.expect("(")
-        events = _parse_events(parser)
-        parser.expect(")")
+        events = parser.wrapped(lambda: _parse_events(parser))
     elif given.has_windows:
         raise parser.fail("ON and the events are expected", hint="ON (WINDOW_OPEN | WINDOW_CLOSE)")
     where = parser.parse_expression() if parser.take("WHERE") else None
-    options: list[str] = []
+    options: dict[str, Any] = {}
     if parser.take("NOTIFY_OPTIONS"):
         parser.expect("(")
-        while True:
-            token: Token = parser.token
-            word = parser.take_any(*_NOTIFY_OPTIONS)
-            if word is None:
-                raise parser.fail(f"{' or '.join(_NOTIFY_OPTIONS)} is expected", hint=parser.guess())
-            if word in options:
-                raise parser.fail(f"{word} is given twice", token)
-            options.append(word)
-            if not parser.take("|"):
-                break
+        while parser.option(_NOTIFY_OPTIONS, options, " or ".join(_NOTIFY_OPTIONS)) and parser.take("|"):
+            pass
         parser.expect(")")
     return Notify(urls, events, "NOTIFY_HISTORY" in options,
                   "pause" if "ON_FAILURE_PAUSE" in options else "drop"), where
@@ -328,9 +312,7 @@ def _parse_target(parser: QueryParser, groups: Sequence[PartitionItem]) -> Strea
     subtable = None
     start = parser.token
     if parser.take("OUTPUT_SUBTABLE"):
-        parser.expect("(")
-        subtable = _parse_of_group(parser, groups)
-        parser.expect(")")
+        subtable = parser.wrapped(lambda: _parse_of_group(parser, groups))
         if not groups:
             raise parser.fail("OUTPUT_SUBTABLE needs PARTITION BY", start)
     columns = parser.wrapped_csv(lambda: parse_target_column(parser)) if parser.at("(") else None

@@ -14,9 +14,6 @@ def parse_create_view(parser: QueryParser, *, or_replace: bool) -> Statement:
     invoker = False
     if parser.take("SQL"):
         parser.expect("SECURITY")
-        word = parser.take_any("DEFINER", "INVOKER")
-        if word is None:
-            raise parser.fail("DEFINER or INVOKER is expected")
-        invoker = word == "INVOKER"
+        invoker = parser.one_of("DEFINER", "INVOKER") == "invoker"
     parser.expect("AS")
     return CreateView(name, parser.parse_rows(), columns, invoker, or_replace, if_not_exists)

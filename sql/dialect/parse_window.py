@@ -49,10 +49,7 @@ class WindowParser(ExpressionParser):
             self.expect(")")
             return SessionWindow(column, gap)
         if self.take("STATE_WINDOW"):
-            self.expect("(")
-            expression = self.parse_expression()
-            self.expect(")")
-            return StateWindow(expression, self._parse_true_for())
+            return StateWindow(self.wrapped(self.parse_expression), self._parse_true_for())
         if self.at("EVENT_WINDOW"):
             return self.parse_event_window()
         if self.take("COUNT_WINDOW"):
@@ -80,11 +77,7 @@ class WindowParser(ExpressionParser):
         if self.take(","):
             offset = "auto" if self.take("AUTO") else self.duration("the offset of the window", signed=True)
         self.expect(")")
-        sliding = None
-        if self.take("SLIDING"):
-            self.expect("(")
-            sliding = self.duration("the step of the window")
-            self.expect(")")
+        sliding = self._parse_length("SLIDING", "the step of the window")
         return IntervalWindow(interval, offset, sliding)
 
     def _parse_count_window(self) -> CountWindow:
@@ -101,12 +94,11 @@ class WindowParser(ExpressionParser):
         return CountWindow(count, sliding, tuple(columns))
 
     def _parse_true_for(self) -> Duration | None:
-        if not self.take("TRUE_FOR"):
-            return None
-        self.expect("(")
-        duration = self.duration("the least length of the window")
-        self.expect(")")
-        return duration
+        return self._parse_length("TRUE_FOR", "the least length of the window")
+
+    def _parse_length(self, word: str, what: str) -> Duration | None:
+        """Parses `word (duration)`, if it comes next."""
+        return self.wrapped(lambda: self.duration(what)) if self.take(word) else None
 
     def parse_interp_range(self) -> Range | None:
         if not self.take("RANGE"):
@@ -126,12 +118,7 @@ class WindowParser(ExpressionParser):
         return Range(first, last, near)
 
     def parse_every(self) -> Duration | None:
-        if not self.take("EVERY"):
-            return None
-        self.expect("(")
-        every = self.duration("the step")
-        self.expect(")")
-        return every
+        return self._parse_length("EVERY", "the step")
 
     def parse_fill(self, *, allowed: bool) -> Fill | None:
         if not self.at("FILL"):

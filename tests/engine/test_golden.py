@@ -21,7 +21,7 @@ from penstock.mnode.access.audit_log import Interface, Origin
 from penstock.mnode.access.session import Result
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.terminal.result_format import Style, text_columns
-from penstock.sql.dialect.parse_ddl import _OPTIONS as DATABASE_OPTIONS
+from penstock.sql.dialect.parse_ddl import DATABASE_OPTIONS
 from penstock.sql.dialect.parse_show import FORMS
 from penstock.sql.dialect.parse_statement import _NOT_SUPPORTED
 from penstock.sql.dialect.parser import parse
