@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import exc, types
 from sqlalchemy.sql import compiler
 
+from penstock.shell.api.sqlalchemy_types import written
+
 _ALL_ROWS = 2**63 - 1
 _QUALIFIED = re.compile(r"`(?:[^`]|``)+`\.(`(?:[^`]|``)+`)")
 
@@ -47,20 +49,13 @@ class StatementCompiler(compiler.SQLCompiler):
             text = f"\n LIMIT {_ALL_ROWS if limit is None else self.process(limit, **kw)}"
         return text if offset is None else f"{text} OFFSET {self.process(offset, **kw)}"
 
-    def for_update_clause(self, select: Any, **kw: Any) -> str:
-        return ""
-
-    def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
-        return "NULL"
+    for_update_clause, visit_empty_set_expr, visit_now_func = written(""), written("NULL"), written("now()")
 
     def visit_concat_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         return f"concat({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
 
     def visit_concat_op_expression_clauselist(self, clauselist: Any, operator: Any, **kw: Any) -> str:
         return f"concat({', '.join(self.process(part, **kw) for part in clauselist.clauses)})"
-
-    def visit_now_func(self, fn: Any, **kw: Any) -> str:
-        return "now()"
 
     def _like(self, words: str, binary: Any, **kw: Any) -> str:
         if binary.modifiers.get("escape") is not None:
@@ -125,14 +120,4 @@ class TableCompiler(compiler.DDLCompiler):
         exists = "IF EXISTS " if drop.if_exists else ""
         return f"DROP DATABASE {exists}{self.preparer.format_schema(drop.element)}"
 
-    def visit_create_index(self, create: Any, *arguments: Any, **kw: Any) -> str:
-        return ""
-
-    def visit_drop_index(self, drop: Any, **kw: Any) -> str:
-        return ""
-
-    def visit_add_constraint(self, create: Any, **kw: Any) -> str:
-        return ""
-
-    def visit_drop_constraint(self, drop: Any, **kw: Any) -> str:
-        return ""
+    visit_create_index = visit_drop_index = visit_add_constraint = visit_drop_constraint = written("")

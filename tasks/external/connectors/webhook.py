@@ -61,11 +61,11 @@ class Poster:
         self._url = f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url
         self._client = new_client(connection)
 
-    def post(self, body: bytes, identity: str) -> None:
-        """Returns once the other side has said that it has it. Raises ExternalSystemErrors."""
+    def send(self, identity: str, text: str) -> None:
+        """Posts a text. Returns once the other side has said that it has it. Raises ExternalSystemErrors."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": identity}
         try:
-            response = self._client.post(self._url, content=body, headers=headers)
+            response = self._client.post(self._url, content=text.encode(), headers=headers)
         except httpx.HTTPError as error:
             raise external_error(self._connection, error) from None
         problem = answer_error(self._connection, response)

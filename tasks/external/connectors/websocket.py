@@ -30,10 +30,10 @@ class WebSocketClient:
         except (OSError, WebSocketException) as error:
             raise external_error(connection, error) from None
 
-    def send(self, text: str) -> None:
+    def send(self, identity: str, text: str) -> None:
         """Returns once the other side has taken the text: it has answered a ping that came behind it.
 
-        Raises ExternalSystemErrors.
+        Nobody is told its `identity`. Raises ExternalSystemErrors.
         """
         try:
             self._socket.send(text)

@@ -28,10 +28,10 @@ class WebhookTarget:
 
     def _post(self, events: Sequence[ResultEvent], first: int) -> None:
         """Posts events; what is refused is posted in halves, until it is known which one it is for."""
-        body = json_text({"stream": self._stream, "rows": [event.named for event in events]}).encode()
+        body = json_text({"stream": self._stream, "rows": [event.named for event in events]})
         identity = hashlib.blake2b("".join(event.id for event in events).encode(), digest_size=16).hexdigest()
         try:
-            self._poster.post(body, identity)
+            self._poster.send(identity, body)
         except ContentRefusedError as error:
             if len(events) == 1:
                 raise RowRefusedError(f"{error.message}; the row with {IDENTITY} {events[0].id}", row=first) from None

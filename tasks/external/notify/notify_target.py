@@ -36,37 +36,12 @@ class NotifyTarget:
         self._sender.close()
 
 
-class WebhookSender:
-    """Posts each message."""
-
-    def __init__(self, connection: OpenedConnection) -> None:
-        from penstock.tasks.external.connectors.webhook import Poster
-
-        self._poster = Poster(connection, "")
-
-    def send(self, identity: str, text: str) -> None:
-        self._poster.post(text.encode(), identity)
-
-    def close(self) -> None:
-        self._poster.close()
-
-
-class WebSocketSender:
-    """Sends messages over one WebSocket connection."""
-
-    def __init__(self, connection: OpenedConnection) -> None:
-        from penstock.tasks.external.connectors.websocket import WebSocketClient
-
-        self._client = WebSocketClient(connection)
-
-    def send(self, identity: str, text: str) -> None:
-        self._client.send(text)
-
-    def close(self) -> None:
-        self._client.close()
-
-
 def open_sender(connection: OpenedConnection) -> NotifySender:
     """Returns what speaks the protocol of the connection's URL. Raises ExternalSystemErrors, LibraryMissingError."""
-    web = connection.options["url"].startswith("http")
-    return WebhookSender(connection) if web else WebSocketSender(connection)
+    if connection.options["url"].startswith("http"):
+        from penstock.tasks.external.connectors.webhook import Poster
+
+        return Poster(connection, "")
+    from penstock.tasks.external.connectors.websocket import WebSocketClient
+
+    return WebSocketClient(connection)
