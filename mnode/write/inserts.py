@@ -53,6 +53,7 @@ TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 
 # Rows in one record of the log: readers take a record as a whole, and lock out other writers for so long.
 _RECORD_ROWS = 1 << 17
+_FEW_NAMES = 64  # are quickly looked at one by one
 _OUT_OF_RANGE = 0x060B
 _BAD_COLUMNS = 0x263F
 
@@ -271,17 +272,44 @@ class Inserts:
         if len({column.name for column in columns}) < len(columns):
             raise InvalidStatementError("a column is given twice", code=_BAD_COLUMNS)
         names = [column.physical for column in columns]
-        constants = [Constants(database.precision, "UTC" if is_marked_as_utc(field) else session.time_zone,
-                               session.now_ms) for field in rows.schema]
+        own, utc = (Constants(database.precision, zone, session.now_ms) for zone in (session.time_zone, "UTC"))
+        constants = [utc if is_marked_as_utc(field) else own for field in rows.schema]
         parts = []
         for start, part in slices(rows, first_row):
             where = partial(row_number, first=start)
+            few = None if child_tags or part.num_rows > _FEW_NAMES else self._few_owned(table, columns, part)
             # Names of child tables come again and again: as text they are read once each.
-            arrays = [fitted(column, part.column(place), constants[place], where, checks_text=column is not TBNAME)
+            arrays = [few[0] if few is not None and column is TBNAME else
+                      fitted(column, part.column(place), constants[place], where, checks_text=column is not TBNAME)
                       for place, column in enumerate(columns)]
             batch = pa.RecordBatch.from_arrays(arrays, names=names)
-            parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
+            if few is None:
+                parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
+            else:
+                self._check_rows(database, table, batch, where)
+                parts.append(Rows(database, table, _stored(table, columns, batch), names=few[0], owners=few[1]))
         return parts
+
+    def _few_owned(
+        self, table: Table, columns: Sequence[Column], rows: pa.Table
+    ) -> tuple[pa.DictionaryArray, Owners] | None:
+        """Returns the names of child tables in a few rows, and these tables, if all of them are there; else None."""
+        if table.kind != "super" or TBNAME not in columns:
+            return None
+        names = rows.column(columns.index(TBNAME))
+        if names.type != pa.string():
+            return None
+        try:
+            names.validate(full=True)
+            codes: dict[str | None, int] = {}
+            places = [codes.setdefault(name, len(codes)) for name in names.to_pylist()]
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return None
+        texts = [name for name in codes if name is not None]
+        children = None if len(texts) < len(codes) else self._children.known_in_order(table, texts)
+        if children is None:
+            return None
+        return pa.DictionaryArray.from_arrays(np.array(places, np.int32), texts), Owners(children)
 
     def _from_cells(
         self, table: Table, columns: Sequence[Column], cells: CsvCells, session: Session
@@ -343,7 +371,7 @@ class Inserts:
         names = _plain_codes(batch.column(columns.index(TBNAME)))
         if names.indices.null_count:
             check_child_name(None)
-        kept = batch.select([column.physical for column in columns if column in table.columns])
+        kept = _stored(table, columns, batch)
         moves = self._catalog.moves
         owners = self._recent.find(table, names.dictionary, moves)
         if owners is not None:
@@ -429,6 +457,11 @@ class Inserts:
 def _changes(tables: Mapping[int, Sequence[pa.RecordBatch]]) -> list[WrittenRows]:
     return [WrittenRows(table_uid, part) for table_uid, batches in tables.items() for batch in _joined(batches)
             for part in record_batches(batch)]
+
+
+def _stored(table: Table, columns: Sequence[Column], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns those of some columns that a super table has: no names of child tables, and no tags."""
+    return batch.select([column.physical for column in columns if column in table.columns])
 
 
 def _check_no_null(values: pa.Array, what: str, where: Callable[[int], str]) -> None:

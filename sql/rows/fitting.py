@@ -185,7 +185,9 @@ def _floats(kind: DataType, array: pa.Array) -> pa.Array | None:
 def narrowed(kind: DataType, numbers: pa.Array) -> pa.Array | None:
     """Returns numbers, of float64, as a column of FLOAT or DOUBLE has them; None unless all of them are finite."""
     made = numbers if kind.kind is Kind.DOUBLE else numbers.cast(kind.arrow(), safe=False)
-    return None if pc.all(pc.is_finite(made)).as_py() is False else made
+    if made.null_count:
+        return None if pc.all(pc.is_finite(made)).as_py() is False else made
+    return made if np.isfinite(made.to_numpy()).all() else None
 
 
 def _others(kind: DataType, array: pa.Array) -> pa.Array | None:
@@ -274,7 +276,7 @@ def _parsed(kind: DataType, texts: pa.StringArray, zone: str | None) -> pa.Array
 
 def _in_zone(kind: DataType, local: pa.Array, time_zone: str) -> pa.Array | None:
     """Returns local times, as the instants that they are in a zone."""
-    units = local.cast(pa.int64())
+    units = local.view(pa.int64())
     if time_zone in _UTC or local.null_count == len(local):
         return _rescaled(kind, units, local.type.unit)
     bounds = pc.min_max(units).as_py()
@@ -292,7 +294,7 @@ def _rescaled(kind: DataType, units: pa.Array, unit: str) -> pa.Array:
     elif wanted < given:
         whole = units.fill_null(0).to_numpy() // (given // wanted)
         units = pa.array(whole, pa.int64(), mask=units.is_null().to_numpy(zero_copy_only=False))
-    return units.cast(kind.arrow())
+    return units.view(kind.arrow())
 
 
 # --- by value ------------------------------------------------------------------------------------------------------
