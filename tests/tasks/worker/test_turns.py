@@ -8,22 +8,24 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.clock import SystemClock
+from penstock.common.clock import ManualClock, SystemClock
 from penstock.tasks.worker.turn_threads import TurnThreads
-from penstock.tasks.worker.turns import Gathering, Seat, TurnQueue
+from penstock.tasks.worker.turns import Gathering, Seat, Turn, TurnQueue
 
 SEATS = 3
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("wake"), st.integers(0, SEATS - 1), st.booleans()),
     st.tuples(st.just("take")),
+    st.tuples(st.just("step"), st.integers(0, SEATS - 1)),
     st.tuples(st.just("done"), st.integers(0, SEATS - 1), st.none() | st.floats(-1, 3)),
     st.tuples(st.just("pass"), st.floats(0, 2)),
     st.tuples(st.just("remove"), st.integers(0, SEATS - 1)),
 ), max_size=60)
 
 
-def never() -> float | None:
-    """What a seat's turn is, where nobody takes it."""
+def never() -> Turn:
+    """What a seat's turn is, where nobody takes a step of it."""
+    yield from ()
     raise AssertionError
 
 
@@ -38,6 +40,7 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
     now = 0.0
     owed: dict[int, float] = {}  # by seat, from when on it must have a turn
     in_turn: set[int] = set()
+    in_line: set[int] = set()  # between two steps of a turn
     gone: set[int] = set()
 
     def take() -> bool:
@@ -45,6 +48,9 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
         if seat is None:
             return False
         place = seats.index(seat)
+        if place in in_line:
+            in_line.discard(place)
+            return True
         assert place not in in_turn
         assert place not in gone
         assert owed.pop(place) <= now
@@ -53,7 +59,7 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
 
     def done(place: int, next_in: float | None) -> None:
         in_turn.discard(place)
-        queue.done(seats[place], now, None if next_in is None else now + next_in, 0.0)
+        queue.done(seats[place], now, None if next_in is None else now + next_in, 0.0, 0.0)
         if next_in is not None and place not in gone:
             owed[place] = min(owed.get(place, float("inf")), now + max(0.0, next_in))
 
@@ -65,8 +71,12 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
                     owed[place] = min(owed.get(place, float("inf")), now)
             case "take",:
                 take()
+            case "step", int(place):
+                if place in in_turn - in_line:
+                    queue.stepped(seats[place], 0.0, 0.0)
+                    in_line.add(place)
             case "done", int(place), (float() | None) as next_in:
-                if place in in_turn:
+                if place in in_turn - in_line:
                     done(place, next_in)
             case "pass", float(seconds):
                 now += seconds
@@ -74,6 +84,8 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
                 queue.remove(seats[place])
                 gone.add(place)
                 owed.pop(place, None)
+    while in_line:
+        assert take()
     for place in list(in_turn):
         done(place, None)
     now += 1.0
@@ -155,11 +167,11 @@ def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     seat = queue.seat(never)
     queue.wake(seat, 0.0)
     assert queue.take(0.0) is seat
-    queue.done(seat, 0.2, None, 0.0)
+    queue.done(seat, 0.2, None, 0.0, 0.0)
     queue.gathering.seconds = 0.02
     queue.wake(seat, 0.2)
     assert queue.take(0.2) is seat  # its last turn began long ago
-    queue.done(seat, 0.205, None, 0.0)
+    queue.done(seat, 0.205, None, 0.0, 0.0)
     queue.wake(seat, 0.21)
     assert queue.take(0.21) is None
     assert queue.next_due() == 0.22
@@ -175,15 +187,15 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     queue.wake(first, 1.0)
     queue.wake(second, 1.0)
     assert queue.take(1.0) is first
-    queue.done(first, 1.005, 1.006, 0.0)
+    queue.done(first, 1.005, 1.006, 0.0, 0.0)
     assert queue.take(1.005) is second
-    queue.done(second, 1.01, None, 0.0)
+    queue.done(second, 1.01, None, 0.0, 0.0)
     queue.wake(second, 1.011)
     queue.wake(late, 1.012)
     assert queue.take(1.012) is late
-    queue.done(late, 1.013, 1.013, 0.0)
+    queue.done(late, 1.013, 1.013, 0.0, 0.0)
     assert queue.take(1.013) is late  # it has more to do
-    queue.done(late, 1.014, None, 0.0)
+    queue.done(late, 1.014, None, 0.0, 0.0)
     assert queue.take(1.019) is None
     assert queue.next_due() == 1.02
     assert {queue.take(1.02), queue.take(1.02)} == {first, second}
@@ -204,12 +216,12 @@ def test_a_stream_may_have_a_bound_of_its_own() -> None:
         begun = now + 1.0
         queue.wake(seat, begun)
         assert queue.take(begun) is seat
-        queue.done(seat, begun, None, 0.0)
+        queue.done(seat, begun, None, 0.0, 0.0)
         queue.wake(seat, begun + 0.001)
         due = begun + 0.001 if queue.waits(begun + 0.001) else queue.next_due()
         assert due is not None
         assert queue.take(due) is seat
-        queue.done(seat, due, None, 0.0)
+        queue.done(seat, due, None, 0.0, 0.0)
         return round(due - begun, 6)
 
     assert (waits(usual), waits(prompt), waits(patient)) == (0.02, 0.001, 0.1)
@@ -224,11 +236,12 @@ def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) 
     """Returns a seat and what tells that it has had so many turns; `act` is told the number of each."""
     enough, number = threading.Event(), 0
 
-    def take_turn() -> float | None:
+    def take_turn() -> Turn:
         nonlocal number
         number += 1
         if number >= count:
             enough.set()
+        yield from ()
         return act(number)
 
     return threads.seat(take_turn), enough
@@ -254,29 +267,52 @@ def test_a_long_turn_does_not_keep_others_waiting() -> None:
     threads.close()
 
 
-def test_what_turns_did_is_told_before_a_thread_sleeps_and_before_a_long_turn() -> None:
-    """Not after each short turn: that is what a round is for."""
+def test_what_turns_did_is_told_before_a_thread_sleeps_and_after_a_long_step() -> None:
+    """Not after each short one: that is what a round is for."""
+    clock = ManualClock()
     told: list[int] = []
     had: list[int] = []
-    slept = threading.Event()
+    slept, begin = threading.Event(), threading.Event()
 
     def after_turns() -> None:
         told.append(len(had))
         if len(had) == 4:
             slept.set()
 
-    clock = SystemClock()
+    def act(took_s: float) -> None:
+        begin.wait()
+        clock.advance(took_s)
+        had.append(1)
+
     threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 1, after_turns)
-    first, _ = turns(threads, 1, lambda number: begin.wait() and had.append(1))  # type: ignore[func-returns-value]
-    others = [turns(threads, 1, lambda number: had.append(1))[0] for _ in range(3)]
-    others[2].took = 1.0
-    begin = threading.Event()
-    for seat in (first, *others):
-        threads.wake(seat)
+    for took_s in (0.0, 0.0, 1.0, 0.0):
+        threads.wake(turns(threads, 1, lambda number, took_s=took_s: act(took_s))[0])
     begin.set()
     assert slept.wait(60)
-    assert told[-1] == 4
-    assert 3 in told
+    assert told == [3, 4]
+    threads.close()
+
+
+def test_streams_whose_turns_have_come_step_one_after_the_other() -> None:
+    """Each thread takes the next step of whoever is first in the line; a turn that is alone goes on at once."""
+    threads = TurnThreads(SystemClock(), TurnQueue(Gathering(1.0, 0.0)), 1)
+    order: list[str] = []
+    begin, enough = threading.Event(), threading.Event()
+
+    def turn(name: str, steps: int) -> Turn:
+        begin.wait()
+        for step in range(steps):
+            order.append(f"{name}{step}")
+            yield
+        if name == "c":
+            enough.set()
+        return None
+
+    for name, steps in (("a", 2), ("b", 3), ("c", 4)):
+        threads.wake(threads.seat(lambda name=name, steps=steps: turn(name, steps)))  # type: ignore[misc]
+    begin.set()
+    assert enough.wait(60)
+    assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "b2", "c2", "c3"]
     threads.close()
 
 
