@@ -29,7 +29,6 @@ from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.external_tables import external_table
-from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
@@ -371,3 +370,47 @@ def _placed(table: Table, wanted: Regrouping | None) -> Table:
     moving = {} if wanted is None else wanted.moving
     return next((replace(table, vgroup_id=vgroup_id) for vgroup_id, tables in moving.items()
                  if table.kind != "super" and table.uid in tables.get(table.storage_uid, ())), table)
+
+
+class _OtherTime:
+    """A catalog that differs in one thing, which a class below says."""
+
+    def __init__(self, view: CatalogView) -> None:
+        self._now = view
+        self.database = view.database
+        self.database_names = view.database_names
+        self.view = view.view
+        self.table_names = view.table_names
+        self.children = view.children
+        self.function = view.function
+        self.external_connection = view.external_connection
+        self.external_connection_names = view.external_connection_names
+
+    def table(self, database: str, name: str) -> Table | None:
+        return self._now.table(database, name)
+
+    def external_table(self, connection: str, name: str) -> Table:
+        return self._now.external_table(connection, name)
+
+
+class WithoutTable(_OtherTime):
+    """The catalog as it was before one of its tables was created."""
+
+    def __init__(self, view: CatalogView, hidden: Table) -> None:
+        super().__init__(view)
+        self._hidden = hidden
+
+    def table(self, database: str, name: str) -> Table | None:
+        found = self._now.table(database, name)
+        return None if found is not None and found.uid == self._hidden.uid else found
+
+
+class WithExternalTable(_OtherTime):
+    """A catalog in which a table of an external server is as it was."""
+
+    def __init__(self, view: CatalogView, table: Table) -> None:
+        super().__init__(view)
+        self._table = table
+
+    def external_table(self, connection: str, name: str) -> Table:
+        return self._table

@@ -14,7 +14,6 @@ import pyarrow as pa
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
 from penstock.mnode.streams.differences import Compared, Difference
-from penstock.mnode.streams.drawn_windows import drawn_windows
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_comparison import (
     LeftOut,
@@ -144,3 +143,19 @@ def told(
     arrays = [pa.array(values, pa.int64()).cast(time.arrow()) if column.name == "ts" else pa.array(values, pa.string())
               for column, values in zip(columns, zip(*lines, strict=True), strict=True)]
     return Result(columns, pa.Table.from_arrays(arrays, names=[column.name for column in columns]), len(lines))
+
+
+def drawn_windows(
+    comparison: StreamComparison, subject: Subject, pieces: Sequence[Span], count: int, session: Session,
+    random: Random,
+) -> list[Span]:
+    """Returns spans of one time each, oldest first: `count` if there are so many in `pieces`.
+
+    Of more pieces than that only some are read, so that what is read has a bound.
+    """
+    chosen = pieces if len(pieces) <= count else random.sample(pieces, count)
+    moments = [moment for piece in chosen for moment in comparison.times(
+        subject, piece, count, random.getrandbits(62), session)]
+    if len(moments) > count:
+        moments = random.sample(moments, count)
+    return [(moment, moment) for moment in sorted(moments)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlglot.generator import Generator
+from sqlglot.tokens import TokenType
 
 from penstock.common.errors import SqlSyntaxError
-from penstock.sql.dialect.parse_connection import parse_changed_options, parse_options
 from penstock.sql.dialect.parse_ddl import parse_database_changes, parse_database_options
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.dialect.parse_user import parse_object, parse_privileges
@@ -132,6 +134,29 @@ def _read_kill_id(parser: QueryParser) -> int:
     return int(text, 16)
 
 
+def _read_options(parser: QueryParser, *, removable: bool) -> tuple[tuple[str, str | None], ...]:
+    """Parses `(option='value', ...)`. What is quoted may be a password, so no error quotes it."""
+    try:
+        return parser.wrapped_csv(lambda: _read_option(parser, removable=removable))
+    except SqlSyntaxError as error:
+        if error.position is None:
+            raise
+        raise SqlSyntaxError(error.message, code=error.code, hint=error.hint,
+                             position=replace(error.position, text="")) from None
+
+
+def _read_option(parser: QueryParser, *, removable: bool) -> tuple[str, str | None]:
+    if not parser.at_word:  # keywords are names of options, too: DATABASE
+        raise parser.fail("the name of an option is expected")
+    name = str(parser.advance().text).lower()
+    parser.expect("=")
+    if removable and parser.take("NULL"):
+        return name, None
+    if parser.at_type(TokenType.NUMBER):
+        return name, parser.advance().text
+    return name, parser.string(f"the value of {name}")
+
+
 _IF_EXISTS = FormPart("if_exists", QueryParser.take_if_exists, lambda _, is_given: "IF EXISTS" if is_given else "")
 _IF_NOT_EXISTS = FormPart(
     "if_not_exists", QueryParser.take_if_not_exists, lambda _, is_given: "IF NOT EXISTS" if is_given else "")
@@ -186,9 +211,9 @@ FORMS = tuple(StatementForm(words, kind, parts) for words, kind, parts in (
     ("PROMOTE", st.Promote, ()),
     ("CREATE CONNECTION", st.CreateConnection, (
         _IF_NOT_EXISTS, _CONNECTION, _name("a type of connection", "kind", "TYPE"),
-        FormPart("options", parse_options, _connection_options, "WITH"))),
+        FormPart("options", partial(_read_options, removable=False), _connection_options, "WITH"))),
     ("ALTER CONNECTION", st.AlterConnection, (
-        _CONNECTION, FormPart("options", parse_changed_options, _connection_options, "SET"))),
+        _CONNECTION, FormPart("options", partial(_read_options, removable=True), _connection_options, "SET"))),
     ("DROP CONNECTION", st.DropConnection, (_IF_EXISTS, _CONNECTION)),
     ("TEST CONNECTION", st.TestConnection, (_CONNECTION,)),
 ))

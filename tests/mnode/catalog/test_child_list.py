@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.mnode.catalog import child_list
-from penstock.mnode.catalog.child_list import ChildList
+from penstock.mnode.catalog import table_index
+from penstock.mnode.catalog.table_index import ChildList
 from penstock.sql.schema import ChildTable
 
 
@@ -16,7 +16,7 @@ def test_it_has_what_was_put_and_not_removed(steps: list[tuple[bool, list[int]]]
     """Whatever order uids come in, again or anew, they are found, and told by age."""
     known, wanted = ChildList(), dict[int, ChildTable]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_list, "_FEW", few)
+        patch.setattr(table_index, "_FEW", few)
         for number, (puts, uids) in enumerate(steps):
             if puts:
                 added = [ChildTable(uid, f"{number}", 1) for uid in uids]
@@ -42,7 +42,7 @@ def test_what_is_not_there_cannot_be_removed() -> None:
 @pytest.mark.parametrize("few", [0, 10])
 def test_who_reads_meanwhile_keeps_what_there_was(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader has a place, or is on its way through all, when another child table goes: it misses none."""
-    monkeypatch.setattr(child_list, "_FEW", few)
+    monkeypatch.setattr(table_index, "_FEW", few)
     known, children = ChildList(), [ChildTable(uid, f"c{uid}", 1) for uid in range(5)]
     known.put(children)
     on_its_way = iter(known)

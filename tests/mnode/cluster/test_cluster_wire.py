@@ -29,7 +29,8 @@ from penstock.mnode.cluster.cluster_messages import (
     PieceRequest,
     WireMessage,
 )
-from penstock.mnode.cluster.cluster_wire import (
+from penstock.mnode.cluster.log_epochs import EpochStart
+from penstock.mnode.cluster.node_transport import (
     FRAME_SIZE_MAX,
     HEADER_SIZE_MAX,
     LENGTHS_SIZE,
@@ -37,7 +38,6 @@ from penstock.mnode.cluster.cluster_wire import (
     encode_message,
     frame_lengths,
 )
-from penstock.mnode.cluster.log_epochs import EpochStart
 
 numbers = st.integers(0, 2**63 - 1)
 lives = st.builds(Life, numbers, numbers)

@@ -20,9 +20,8 @@ from kits.basics.waiting import wait_until
 from penstock.common.clock import SystemClock
 from penstock.common.errors import ConfigError
 from penstock.mnode.cluster.cluster_messages import Append, ClusterMessage, LogChunk, NewerEpoch
-from penstock.mnode.cluster.cluster_wire import NOTHING, encode_message
 from penstock.mnode.cluster.log_epochs import EpochStart
-from penstock.mnode.cluster.node_transport import NodeTransport, TransportSettings
+from penstock.mnode.cluster.node_transport import NOTHING, NodeTransport, TransportSettings, encode_message
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
 

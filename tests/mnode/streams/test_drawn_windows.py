@@ -9,8 +9,8 @@ from kits.engines.sandboxes import T0, TestBed
 from kits.streams.verified_streams import BATCH, STREAMS, insert, made
 
 from penstock.mnode.streams import stream_verification
-from penstock.mnode.streams.drawn_windows import drawn_windows
 from penstock.mnode.streams.stream_comparison import Span
+from penstock.mnode.streams.stream_verification import drawn_windows
 from penstock.sql.schema import Session
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
