@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import duckdb
@@ -45,13 +45,14 @@ _OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve requi
 class RunnableQuery:
     """SQL for DuckDB over `tables`, which it finds by these names, and over files; results have the `schema`.
 
-    `functions`: those of users that the SQL calls.
+    `functions`: those of users that the SQL calls. `parameters`: values that the SQL is given by name.
     """
 
     sql: str
     tables: Mapping[str, pa.Table]
     schema: pa.Schema
     functions: tuple[UserCall, ...] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 class QueryRun(Protocol):
@@ -121,7 +122,7 @@ class LocalRun:
 
     def _relation(self) -> duckdb.DuckDBPyRelation:
         with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):  # DuckDB reads it in Python first
-            return self._cursor.sql(self._query.sql)
+            return self._cursor.sql(self._query.sql, params={**self._query.parameters} or None)
 
     def interrupt(self) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,9 @@ class QueryPlan(Protocol):
 
     @property
     def functions(self) -> tuple[UserCall, ...]: ...
+
+    @property
+    def parameters(self) -> Mapping[str, object]: ...
 
     def sql_over(self, relations: Sequence[tuple[str, str]], /) -> str:
         """Returns the SQL for the backend, over the relations of the scans: (name, SQL)."""
@@ -146,7 +149,7 @@ class OpenQuery:
             tables.update(rows.tables)
         sql = plan.sql_over([(name, rows.sql) for name, rows in self._scanned])
         with self._ended():
-            return backend.open(RunnableQuery(sql, tables, self._schema, plan.functions))
+            return backend.open(RunnableQuery(sql, tables, self._schema, plan.functions, plan.parameters))
 
     def table(self) -> pa.Table:
         """Runs the query and returns all rows."""

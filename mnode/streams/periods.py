@@ -15,10 +15,9 @@ from penstock.planner.query.select import plan_query
 from penstock.planner.streams.calculated_target import CUT
 from penstock.planner.task_plans.stream_plan import PeriodPlan, StreamPlan
 from penstock.sql.cuts import cut_text
-from penstock.sql.dialect.generator import identifier
-from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import Session, Table
-from penstock.sql.tree.fired_queries import START, Values, of_clock
+from penstock.sql.tree.fired_queries import Values, newest_time, of_clock
+from penstock.sql.tree.statements import Name
 from penstock.sql.types import UNITS_PER_SECOND
 
 
@@ -79,9 +78,7 @@ class Periods:
 
     def _stored(self, executions: Table, before: int) -> tuple[int, str] | None:
         """Returns the newest tick before a time, if there is one."""
-        name = f"{identifier(executions.database)}.{identifier(executions.name)}"
-        query = parse_query(f"SELECT CAST({START} AS BIGINT), {CUT} FROM {name} WHERE {START} < {before} "
-                            f"ORDER BY {START} DESC LIMIT 1")
+        query = newest_time(Name(executions.name, executions.database), before, CUT)
         session = Session(executions.database, "UTC", self._services.clock.now_ms())
         rows = self._queries.run_given(plan_query(query, self._services.catalog, session), session, {})
         return (rows.column(0)[0].as_py(), rows.column(1)[0].as_py() or "") if rows.num_rows else None

@@ -24,6 +24,7 @@ from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import ScansOf
+from penstock.mnode.streams.kept_plans import KeptPlans
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.refresh_groups import Member, Reached, connected
 from penstock.mnode.streams.result_difference import Contents, Correction, as_stored, correction, correction_of_part
@@ -69,15 +70,6 @@ class _Due:
     values: TouchedValues | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The plan of an answer, as it is as long as the catalog has changed only so often."""
-
-    catalog_changes: int
-    plan: BatchPlan
-    session: Session
-
-
 @dataclass(slots=True)
 class _Round:
     """Results that are computed as of one cut, `versions` by vgroup, and then seen at once.
@@ -121,7 +113,7 @@ class StreamRefreshes:
         self._lock = threading.Lock()
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._reached: dict[int, Reached] = {}
-        self._answers: dict[int, _Answer] = {}
+        self._answers: KeptPlans[tuple[BatchPlan, Session]] = KeptPlans()
         self._rest_until: dict[int, float] = {}
         #: why streams stay as they are until they ask again
         self._failing: dict[int, PenstockError] = {}
@@ -192,9 +184,10 @@ class StreamRefreshes:
 
     def _forget_all_but(self, stream_ids: Collection[int]) -> None:
         with self._lock:
-            for known in (self._locks, self._reached, self._answers, self._rest_until, self._failing):
+            for known in (self._locks, self._reached, self._rest_until, self._failing):
                 for stream_id in known.keys() - stream_ids:
                     known.pop(stream_id, None)
+        self._answers.forget_all_but(stream_ids)
 
     # --- what is due ------------------------------------------------------------------------------------------
 
@@ -314,14 +307,10 @@ class StreamRefreshes:
 
     def _answer(self, member: Member, groups: Groups, round_: _Round) -> tuple[BatchPlan, Session]:
         """Returns the plan of what the table is to hold, of some groups or of all; that of all is kept."""
-        known = self._answers.get(member.stream.id)
-        if groups is None and known is not None and known.catalog_changes == round_.catalog_changes:
-            return known.plan, known.session
-        plan, session = planned_answer(self._planning, member.stream, member.target, member.plan.groups, groups)
-        # Child tables may come, and functions of users be other ones, without a change that is counted.
-        if groups is None and not (plan.functions or plan.tables or any(scan.tuids is not None for scan in plan.scans)):
-            self._answers[member.stream.id] = _Answer(round_.catalog_changes, plan, session)
-        return plan, session
+        make = partial(planned_answer, self._planning, member.stream, member.target, member.plan.groups, groups)
+        if groups is not None:
+            return make()
+        return self._answers.get(member.stream.id, round_.catalog_changes, "", make, lambda answer: answer[0].lasts)
 
     def _part(self, member: Member, round_: _Round, *, must: bool) -> _Due | None:
         """Returns what is due of a member of which it is known what changed rows touch; None if all is due."""

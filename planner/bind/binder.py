@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -156,9 +156,36 @@ class Relation:
         return (used(self.time), *self.keys) if self.time is not None else ()
 
 
+@dataclass(frozen=True, slots=True)
+class GivenInstant:
+    """An instant that a plan is given when it runs, in units of the table's precision, and that bounds its scan.
+
+    `of`: the given value that it is, and how many units later; else `sql` computes it of the `parameters`. `moved`: so
+    many units beside it lies the first, or the last, row. `exact`: there are rows only where the instant isn't NULL.
+    """
+
+    side: Literal["first", "last"]
+    of: tuple[str, int] | None
+    sql: str
+    parameters: tuple[str, ...]
+    moved: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GivenChildren:
+    """Which child tables of a super table are left by given values: those with these names, that meet the `condition`
+    over the rows of `children_table`, which takes the `parameters`."""
+
+    names: tuple[str, ...]
+    condition: str | None
+    parameters: tuple[str, ...]
+
+
 @dataclass(eq=False, slots=True)
 class ScanSlot:
-    """A `Scan` in the making: its columns are known when all expressions are compiled."""
+    """A `Scan` in the making: its columns are known when all expressions are compiled. `instants` and `children` are
+    what it is given when the plan runs."""
 
     name: str
     table: Table
@@ -173,6 +200,8 @@ class ScanSlot:
     names: bool = False
     ranges: tuple[tuple[str, int | None, int | None], ...] = ()
     keys: tuple[int | str, ...] | None = None
+    instants: tuple[GivenInstant, ...] = ()
+    children: GivenChildren | None = None
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
@@ -211,7 +240,8 @@ class Builder:
     what sub-queries call the rows of the query that is bound, None while none names these. `always_row`: aggregates
     have a row where there are no rows, as in standard SQL, not as in TDengine. `aliases`: what names of the SELECT list
     that is bound stand for; `standing_in`: those that are just being compiled, `stand_ins` were so far. `keeps_order`:
-    the operators that are being made keep the order in which rows of sub-queries are by default.
+    the operators that are being made keep the order in which rows of sub-queries are by default. `times_given`: values
+    that the plan is given when it runs bound a time line.
     """
 
     catalog: CatalogView
@@ -230,12 +260,18 @@ class Builder:
     standing_in: list[str] = field(default_factory=list)
     stand_ins: int = 0
     keeps_order: bool = True
+    times_given: bool = False
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:
         """Returns a name that no other relation of the statement has."""
         self._names += 1
         return f"{prefix}_{self._names}"
+
+    def require_known_times(self, what: str) -> None:
+        """Raises InvalidStatementError if the range of time of the query, which `what` needs, isn't known yet."""
+        if self.times_given:
+            raise InvalidStatementError(f"{what} needs a range of time that is known when the query is planned")
 
     def position(self, node: exp.Expression) -> Position | None:
         """Returns where an expression stands in the statement, if it was parsed from it."""

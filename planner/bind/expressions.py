@@ -24,6 +24,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     fragment,
     integer,
     made,
+    parameter,
     select,
     text,
 )
@@ -44,6 +45,7 @@ from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.tree.expression_nodes import (
     PSEUDO_COLUMNS,
     DurationLiteral,
+    Given,
     IntervalLiteral,
     JsonContains,
     JsonGet,
@@ -161,6 +163,10 @@ class _Compiler(ValueCompiler):
             raise self._wrong(f"the duration {duration} has no fixed length", node, WRONG_DURATION_UNIT,
                               "months (n) and years (y) are not allowed in conditions; use b u a s m h d w")
         return SqlExpr(integer(duration.value), BIGINT, duration)
+
+    def _given(self, node: Given) -> SqlExpr:
+        kind: DataType = node.args["kind"]
+        return SqlExpr(parameter(node.this, kind.duckdb()), kind)
 
     def _column(self, node: exp.Column) -> SqlExpr:
         identifier = node.this
@@ -539,6 +545,7 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),
     TimestampLiteral: _Compiler._timestamp_literal,
     DurationLiteral: _Compiler._duration,
+    Given: _Compiler._given,
     exp.Column: _Compiler._column,
     exp.Paren: _Compiler._paren,
     exp.Neg: _Compiler._neg,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sqlglot import exp
 
-from penstock.planner.bind.scopes import RowScope, equalled
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.bind.scopes import RowScope, equalled, has_given
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.walking import conjuncts, unwrapped
 from penstock.sql.types import INTEGERS, Kind
@@ -30,6 +31,8 @@ def _values(node: exp.Expression, table: Table, scope: RowScope) -> set[int | st
     column, (key,) = scope.find(subject), table.key_columns
     if column is None or column.root.role != "column" or column.root.name != key.name:
         return None
+    if any(map(has_given, values)):
+        raise InvalidStatementError("values of a KEY are to be known when the query is planned")
     found = [_constant(unwrapped(value), key.type.kind) for value in values]
     return None if None in found else {value for value in found if value is not None and _fits(value, key)}
 

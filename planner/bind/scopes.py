@@ -24,7 +24,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
-from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
+from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS, Given
 from penstock.sql.tree.statements import Query
 from penstock.sql.tree.walking import conjuncts, copied, found_in, parts_of, unwrapped
 from penstock.sql.types import BOOL, DataType, Precision
@@ -164,6 +164,11 @@ QUERIES = (exp.Subquery, exp.Exists, exp.Any, exp.All)
 def has_query(node: exp.Expression | None) -> bool:
     """Whether there is a query in an expression."""
     return node is not None and bool(found_in(node, *QUERIES))
+
+
+def has_given(node: exp.Expression | None) -> bool:
+    """Whether a value of an expression is given when the plan runs."""
+    return node is not None and bool(found_in(node, Given))
 
 
 def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
@@ -343,6 +348,7 @@ class RowScope:
         if self.has_column(name):
             return self.column(name, qualifier_of(node), node)
         if name in QUERY_NAMES:
+            self.builder.require_known_times(name)
             first = -FAR if self.bounds[0] is None else self.bounds[0]
             last = FAR if self.bounds[1] is None else self.bounds[1]
             return pseudo_column(name, self.precision, first, last)

@@ -53,6 +53,16 @@ def hole(name: str) -> Tree:
     return made(exp.Placeholder, this=name)
 
 
+def parameter(name: str, type_name: str) -> exp.Cast:
+    """Returns a value of a SQL type that DuckDB is given by this name when it runs the statement."""
+    return cast(made(exp.Parameter, this=made(exp.Var, this=name)), type_name)
+
+
+def parameters_of(*trees: Tree) -> tuple[str, ...]:
+    """Returns the names of the values that DuckDB must be given for some trees."""
+    return tuple(dict.fromkeys(found.name for tree in trees for found in found_in(tree, exp.Parameter)))
+
+
 class Template:
     """A tree with holes. What is above its holes is made anew whenever it is filled, all else is shared."""
 
@@ -114,7 +124,7 @@ def _is_simple(value: Tree) -> bool:
         value = value.this
     if isinstance(value, exp.Literal):
         return len(value.this) <= _SHORT
-    return isinstance(value, exp.Column | exp.Identifier | exp.Null | exp.Boolean)
+    return isinstance(value, exp.Column | exp.Identifier | exp.Null | exp.Boolean | exp.Parameter)
 
 
 def cast(tree: Tree, type_name: str) -> exp.Cast:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.planner.bind.binder import GivenChildren, GivenInstant
 from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.explain import explained
 from penstock.planner.logical.operators import Operator, Scan
 from penstock.planner.task_plans.plan_tree import PlanNode, ResultColumn
 from penstock.planner.task_plans.user_calls import UserCall
+
+
+@dataclass(frozen=True, slots=True)
+class GivenScan:
+    """What values that a plan is given leave of a scan, by its name."""
+
+    name: str
+    instants: tuple[GivenInstant, ...]
+    children: GivenChildren | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,7 @@ class BatchPlan:
     each may read those before it; DuckDB computes those that `once` names before it reads them.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
     `functions` are the users' functions that `sql` calls. `views`: how many it reads, those in views included.
+    `takes`: the names of the values that `sql` must be given; `given`: which scans these bound. See `GivenPlan`.
     """
 
     plan: Operator
@@ -33,6 +44,20 @@ class BatchPlan:
     functions: tuple[UserCall, ...] = ()
     once: frozenset[str] = frozenset()
     views: int = 0
+    takes: tuple[str, ...] = ()
+    given: tuple[GivenScan, ...] = ()
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """The values that the SQL is given: none."""
+        return {}
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the plan stays what it is while nothing is counted as a change of the catalog: child tables come
+        without, and users' functions and tables of other servers become others."""
+        return not (self.functions or self.tables or any(
+            scan.tuids is not None or scan.table.kind == "external" for scan in self.scans))
 
     @property
     def sql(self) -> str:

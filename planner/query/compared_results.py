@@ -8,7 +8,7 @@ a number in jumps aren't compared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -55,6 +55,7 @@ class Comparison:
         ResultColumn("state", VARCHAR), ResultColumn("child", VARCHAR), ResultColumn("moment", BIGINT),
         ResultColumn("ends", BIGINT), ResultColumn("found", VARCHAR), ResultColumn("wanted", VARCHAR))
     tables: tuple[tuple[str, pa.Table], ...] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
     def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
         return f"WITH {relations_sql((*relations, *self.steps))} {self.sql}"

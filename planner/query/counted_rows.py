@@ -9,13 +9,14 @@ from sqlglot import exp
 
 from penstock.common.errors import InternalError
 from penstock.planner.bind.binder import STAR, Plan
+from penstock.planner.bind.given_instants import is_given_range
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import columns_of
 from penstock.planner.bind.time_range import is_time_range
 from penstock.planner.logical.group_values import AggregateCall, GroupValue, RowTotal
 from penstock.planner.logical.operators import Aggregate, Operator
 from penstock.planner.query.query_context import QueryContext
-from penstock.sql.tree.walking import unwrapped
+from penstock.sql.tree.walking import conjuncts, unwrapped
 
 _OF_TIMES = ("min", "max", "first", "last", "last_row", "spread")
 
@@ -35,7 +36,8 @@ def note_counted_rows(query: QueryContext, calls: Sequence[exp.Anonymous]) -> bo
     if not all(_counts(query, call) for call in calls) or not all(
             _is_time(query, column) for node in query.result_nodes() for column in columns_of(node)):
         return False
-    if select.where is not None and not is_time_range(select.where, query.scope, relation.time):
+    if not all(is_time_range(node, query.scope, relation.time) or is_given_range(node, query.scope, relation.time)
+               for node in conjuncts(select.where)):
         return False
     if query.has_queries:
         return False

@@ -19,6 +19,7 @@ from penstock.planner.bind.binder import (
     qualifier_of,
 )
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.given_instants import given_instants, is_given_range
 from penstock.planner.bind.grouping import constant_columns
 from penstock.planner.bind.key_filter import key_values
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
@@ -40,7 +41,7 @@ from penstock.planner.bind.scopes import (
     vector_spec,
     with_placeholders,
 )
-from penstock.planner.bind.tag_filter import selected_children
+from penstock.planner.bind.tag_filter import given_children, selected_children
 from penstock.planner.bind.time_range import bounds_of, is_time_range
 from penstock.planner.duckdb_sql.duckdb_tree import all_of
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -137,8 +138,11 @@ class QueryContext:
                 slot.first_ts, slot.last_ts = self.bounds if time is relation.time else bounds_of(
                     select.where, scope, time)
                 slot.ranges = self._ranges(slot, scope)
+                slot.instants = given_instants(select.where, scope, time)
+                builder.times_given |= bool(slot.instants)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
+                    slot.children = given_children(select.where, scope)
         if relation.table is not None and relation.table.keyed:
             roots = {id(column.root) for column in relation.columns}
             for slot in builder.scans:
@@ -184,7 +188,8 @@ class QueryContext:
         bounded = [time, *(column for column in slot.columns[1:] if column.name in ranged)]
         scope = RowScope(relation, builder, "WHERE")
         return [node for node in conjuncts(where)
-                if not any(is_time_range(node, scope, column) for column in bounded)]
+                if not any(is_time_range(node, scope, column) for column in bounded)
+                and not is_given_range(node, scope, time)]
 
     def _key(self, item: PartitionItem) -> Computed:
         node = item.expression

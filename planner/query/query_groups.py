@@ -166,6 +166,7 @@ def _filled(
     assert isinstance(query.select.window, IntervalWindow)
     interval = interval_of(query, query.select.window)
     window, precision, zone = interval.window, interval.precision, interval.zone
+    query.builder.require_known_times("FILL")
     first, last = query.bounds
     if first is None or last is None:
         raise InvalidStatementError("FILL needs a time range in WHERE", code=FILL_RANGE,

@@ -36,7 +36,7 @@ from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
-from penstock.planner.duckdb_sql.duckdb_tree import render
+from penstock.planner.duckdb_sql.duckdb_tree import parameters_of, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import Operator, Project
@@ -45,7 +45,7 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.duckdb.steps import computed_once, gathered
 from penstock.planner.lower.tolerant_plan import tolerant_plan
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.batch_plan import BatchPlan, GivenScan
 from penstock.planner.query.named_queries import QueryBuilder, named_queries, named_rows, shared_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
@@ -120,6 +120,9 @@ def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> Batc
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
         once=computed_once(steps, body),
         views=builder.views,
+        takes=parameters_of(body, *(step for _, step in steps)),
+        given=tuple(GivenScan(slot.name, slot.instants, slot.children) for slot in builder.scans
+                    if slot.instants or slot.children is not None),
     )
 
 

@@ -40,6 +40,7 @@ def resolved_interval(query: QueryContext, window: IntervalWindow) -> IntervalWi
     """Checks the window's numbers and returns it with a definite offset."""
     check_interval(window, query.scope.precision)
     if window.offset == "auto":
+        query.builder.require_known_times("AUTO")
         return auto_offset(window, query.bounds[0], query.scope.precision, query.scope.session.time_zone)
     return window
 

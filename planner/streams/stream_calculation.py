@@ -46,6 +46,8 @@ from penstock.sql.tree.statements import (
 from penstock.sql.tree.walking import copied, found_in
 from penstock.sql.types import DataType, Kind, Precision, check_stored, timestamp
 
+_OF_NOW = ("now", "today")
+
 
 def triggered(statement: CreateStream, session: Session) -> tuple[CreateStream, Session]:
     """Returns the statement with all that its trigger goes by in its query, and for whom it is planned."""
@@ -61,6 +63,17 @@ def triggered(statement: CreateStream, session: Session) -> tuple[CreateStream, 
         target = statement.target
         statement = statement.with_changes(target=target.with_changes(name=Name("", target.name.database)))
     return statement.with_changes(options=_options_of(statement, does)), session_of(statement, session)
+
+
+def check_trigger(statement: CreateStream) -> None:
+    """Raises InvalidStreamError if windows depend on the time of now: tasks only know that of the stream's creation."""
+    if statement.calculation is None or statement.calculation.period is not None:
+        return
+    for node in found_in(statement.select, exp.Anonymous):
+        if node.this in _OF_NOW:
+            raise InvalidStreamError(
+                f"{node.this}() in a trigger would be the time at which the stream was created",
+                hint="compare with it in the query, where it is the time of the execution")
 
 
 def session_of(statement: CreateStream, session: Session) -> Session:

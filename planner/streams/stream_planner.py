@@ -19,7 +19,7 @@ from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
 from penstock.planner.streams.state_ttl import check_no_ttl, why_no_groups
-from penstock.planner.streams.stream_calculation import plan_calculation, triggered
+from penstock.planner.streams.stream_calculation import check_trigger, plan_calculation, triggered
 from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
@@ -61,6 +61,7 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    check_trigger(statement)
     values = value_items(statement)
     statement, session = triggered(statement, session)
     if statement.calculation is not None and statement.calculation.period is not None:

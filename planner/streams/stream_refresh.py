@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 from sqlglot import exp
 
@@ -22,6 +22,7 @@ from penstock.planner.bind.scopes import QUERIES, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
+from penstock.planner.query.timeless_plan import timeless_plan
 from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.dead_letters import dlq_table
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
@@ -68,7 +69,6 @@ from penstock.sql.types import INTEGERS, VARCHAR, Kind, Precision, check_stored,
 TEXT_LENGTH = 1024
 """How long texts may be of which the query doesn't say how long they are."""
 
-_DAY_MS = 86_400_000
 _OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
                "on_mismatch", "state_ttl")
 _OF_TASKS = ("sink_rate", "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee")
@@ -304,9 +304,8 @@ def lasting_answer(
     queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
     for query, _ in queries:
         _check_functions(query)
-    batch = plan_answer(statement, catalog, session)
-    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
-    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
+    batch = timeless_plan(partial(plan_answer, statement, catalog), session)
+    if batch is None:
         raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
                                  "date", hint="write times that don't move")
     return queries, batch

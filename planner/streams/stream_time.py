@@ -32,8 +32,13 @@ _OF_VIEWS = TimeDefaults(max_future_s=0.0)
 
 
 def defaults_for(statement: CreateStream, configured: TimeDefaults) -> TimeDefaults:
-    """Returns what options about time mean that a statement leaves out, where such defaults are configured."""
-    return _OF_VIEWS if statement.materialized else configured
+    """Returns what options about time mean that a statement leaves out, where such defaults are configured.
+
+    Windows of a trigger go by the times of rows, and nothing in the statement could say otherwise.
+    """
+    if statement.materialized:
+        return _OF_VIEWS
+    return configured if statement.calculation is None else replace(configured, clock="event")
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.

@@ -48,6 +48,7 @@ Calls
     Trim                every form of TRIM.
     exp.Case            `this` (or None), `ifs` of exp.If(this, true), `default` (or None).
     exp.Cast            `to` is a TypeName; `cast_type` returns the DataType. exp.TryCast is alike.
+    Given               never parsed: a value that whoever runs the plan gives.
     exp.Lambda          only as an argument: `expressions` are exp.Identifiers, in `this` they are LambdaVariables.
 
 Every node has `meta["offset"]` and `meta["end"]`: the half-open range of characters of the text that it was parsed
@@ -138,6 +139,12 @@ class TypeName(exp.Expression):  # type: ignore[misc]
     """The type in a CAST; `this` is a `DataType`."""
 
     arg_types = {"this": True}  # noqa: RUF012
+
+
+class Given(exp.Expression):  # type: ignore[misc]
+    """A value that whoever runs a plan gives by the name `this`; `kind` is its `DataType`."""
+
+    arg_types = {"this": True, "kind": True}  # noqa: RUF012
 
 
 def cast_type(cast: exp.Cast) -> DataType:
@@ -251,6 +258,7 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         JsonContains: _binary("CONTAINS"),
         Trim: _trim,
         TypeName: lambda _, node: node.args["this"].sql(),
+        Given: lambda _, node: f":{node.this}",
         exp.Literal: lambda _, node: quote_string(node.this) if node.is_string else node.this,
         exp.Identifier: lambda _, node: quote_identifier(node.this) if node.quoted else node.this,
         exp.Anonymous: _call,

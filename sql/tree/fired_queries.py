@@ -1,7 +1,8 @@
 """The query of a stream with a trigger of its own, as it runs for windows that have fired: trees of statements.
 
-For one window what the trigger gives stands in the query as constants; for many at once the query runs beside their
-rows, in a LATERAL over the table of executions, which has them.
+For one window what the trigger gives stands in the query as values that its plan is given, or, where planning must know
+them, as constants; for many at once the query runs beside their rows, in a LATERAL over the table of executions, which
+has them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from functools import reduce
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStreamError
-from penstock.sql.tree.expression_nodes import DurationLiteral, TypeName
+from penstock.sql.tree.expression_nodes import DurationLiteral, Given, TypeName
 from penstock.sql.tree.statements import (
     TRIGGER,
     Calculation,
     IntervalWindow,
     JoinSource,
+    Limit,
     Name,
+    OrderItem,
+    PartitionItem,
     Query,
     Select,
     SelectItem,
@@ -27,13 +31,20 @@ from penstock.sql.tree.statements import (
     TableSource,
 )
 from penstock.sql.tree.walking import conjuncts, copied, found_in
-from penstock.sql.types import DataType, timestamp
+from penstock.sql.types import BIGINT, DataType, Precision, timestamp
 
 START, ID, END, ROWS, FIRED = "ts", "group_id", "window_end", "window_rows", "triggered"
 """Columns of the table of executions that stand for what the trigger gives; see `group_column`."""
 
 OF_START, OF_GROUP, TOLD = "#start", "#id", "#told"
 """Columns besides results: the window's start and its group's id, and whether NOTIFY's condition is met."""
+
+PREVIOUS, NEXT = "previous", "next"
+"""Names of what PERIOD gives besides, where a plan is given it. What else it is given has the names of the columns of
+the table of executions."""
+
+BOUNDS = ("first_start", "last_start", "first_end", "last_end")
+"""Names of what a plan for many windows is given: see `for_many`."""
 
 TBNAME = "tbname"
 OF_CLOCK = frozenset({"_tprev_localtime", "_tnext_localtime"})
@@ -49,11 +60,13 @@ _WINDOW_START, _WINDOW_END = "start", "end"
 Values = Mapping[str, exp.Expression]
 """What placeholders, by their names, stand for."""
 
+Bounds = tuple[exp.Expression, exp.Expression, exp.Expression, exp.Expression]
+"""The first and last start, and the first and last end, of many windows."""
+
 
 def group_column(place: int) -> str:
     """Returns what the column for the n-th item of PARTITION BY is called, from 1."""
     return f"group_{place}"
-
 
 
 def constants(does: Calculation, trigger: Select, start: int, end: int, rows: int, group_id: int, fired_ns: int,
@@ -62,6 +75,26 @@ def constants(does: Calculation, trigger: Select, start: int, end: int, rows: in
     PERIOD gives besides."""
     return _values(does, trigger, _time(start), _time(end), _number(rows), _number(group_id), _number(fired_ns), groups,
                    clock)
+
+
+def given_values(does: Calculation, trigger: Select, precision: Precision, groups: Sequence[DataType]) -> Values:
+    """Returns what stands for any one window; a plan is given the values by the names of their columns, and PREVIOUS
+    and NEXT, when it runs."""
+    time = timestamp(precision)
+    return _values(
+        does, trigger, _given(START, time), _given(END, time), _given(ROWS), _given(ID), _given(FIRED),
+        [_given(group_column(place), kind) for place, kind in enumerate(groups, 1)], given_clock(does))
+
+
+def given_clock(does: Calculation) -> Values:
+    """Returns what stands for that which PERIOD gives besides; nothing says which rows are new."""
+    return {} if does.period is None else {"_tprev_localtime": _given(PREVIOUS), "_tnext_localtime": _given(NEXT)}
+
+
+def given_bounds(precision: Precision) -> Bounds:
+    """Returns what stands for the bounds of many windows; a plan is given BOUNDS when it runs."""
+    first_start, last_start, first_end, last_end = (_given(name, timestamp(precision)) for name in BOUNDS)
+    return first_start, last_start, first_end, last_end
 
 
 def of_clock(previous_ns: int, next_ns: int, cuts: tuple[str, str]) -> Values:
@@ -149,6 +182,30 @@ def rows_of_trigger(trigger: Select, clock: Values) -> Query:
     return Select(items, TableSource(trigger.source.name, None, cuts), distinct=True, where=where)
 
 
+def newest_starts(executions: Name) -> Query:
+    """Returns a query for the start of the newest window of each group in the table of executions: the group's id, and
+    the start in units of the precision."""
+    newest = exp.Anonymous(this="max", expressions=[exp.column(START)])
+    return Select((_item(exp.column(ID)), _item(_units(newest))), TableSource(executions),
+                  group_by=(PartitionItem(exp.column(ID), None, ID),))
+
+
+def newest_time(executions: Name, before: int, column: str) -> Query:
+    """Returns a query for the newest execution before a time: its time and a column. Times are in units of the
+    precision."""
+    return Select((_item(_units(exp.column(START))), _item(exp.column(column))), TableSource(executions),
+                  where=exp.LT(this=exp.column(START), expression=_number(before)),
+                  order_by=(OrderItem(exp.column(START), descending=True),), limit=Limit(1))
+
+
+def _item(value: exp.Expression) -> SelectItem:
+    return SelectItem(value, None, value.name)
+
+
+def _units(time: exp.Expression) -> exp.Expression:
+    return exp.Cast(this=time, to=TypeName(this=BIGINT))
+
+
 def _is_constant(node: exp.Expression) -> bool:
     given = all(column.name in PLACEHOLDERS or column.name.startswith(TRIGGER) for column in found_in(node, exp.Column))
     return given and not found_in(node, Select, exp.Star)
@@ -160,18 +217,17 @@ def for_one(query: Query, trigger: Select, values: Values, *, by_table: bool) ->
 
 
 def for_many(
-    query: Query, trigger: Select, does: Calculation, executions: Name, bounds: tuple[int, int, int, int],
-    clock: Values, *, by_table: bool,
+    query: Query, trigger: Select, does: Calculation, executions: Name, bounds: Bounds, clock: Values, *,
+    by_table: bool,
 ) -> Query:
     """Returns the query for all windows in the table of executions: their start and group's id, and the results.
 
-    `bounds`: first and last start, first and last end of them. `clock`: what PERIOD gives besides, the same for all.
+    `clock`: what PERIOD gives besides, the same for all.
     """
     values = {**columns_of_fired(does, trigger), **clock}
     first_start, last_start, first_end, last_end = bounds
     start, end = values[TRIGGER + _WINDOW_START], values[TRIGGER + _WINDOW_END]
-    limits = {start.sql("tdengine"): (_time(first_start), _time(last_start)),
-              end.sql("tdengine"): (_time(first_end), _time(last_end))}
+    limits = {start.sql("tdengine"): (first_start, last_start), end.sql("tdengine"): (first_end, last_end)}
     inner = _placed(query, trigger, values, lambda condition: _limit(condition, limits), by_table=by_table)
     source = JoinSource(TableSource(executions, _FIRED), SubquerySource(
         inner, "#results", lateral=True, as_alone=True), "inner")
@@ -213,19 +269,21 @@ def _place_table(source: TableSource, trigger: Select, values: Values, *, by_tab
     rows, cuts = source.name.name == "trows", None
     if rows:
         window = trigger.window
-        first, last = _given(_WINDOW_START), _given(_WINDOW_END)
-        conditions += [exp.NullSafeEQ(this=copied(item.expression), expression=_given(str(place)))
+        first, last = _placeholder(_WINDOW_START), _placeholder(_WINDOW_END)
+        conditions += [exp.NullSafeEQ(this=copied(item.expression), expression=_placeholder(str(place)))
                        for place, item in enumerate(trigger.partition_by, 1)]
         until = exp.LT if isinstance(window, IntervalWindow) else exp.LTE
         time = exp.column("_c0")
         if window is not None:
             conditions += [exp.GTE(this=time, expression=first), until(this=copied(time), expression=last)]
+        elif _CUTS not in values:
+            raise InvalidStreamError("which rows are new must be known when the query is planned")
         elif (written := [cut.this for cut in values[_CUTS].expressions])[1]:
             cuts = (written[0], written[1])
         if trigger.where is not None:
             conditions.append(exp.Paren(this=copied(trigger.where)))
     elif by_table:
-        conditions.append(exp.EQ(this=exp.column(TBNAME), expression=_given(TBNAME)))
+        conditions.append(exp.EQ(this=exp.column(TBNAME), expression=_placeholder(TBNAME)))
     above, real = source.parent, TableSource(name, source.alias or (None if rows else TBNAME), cuts)
     if isinstance(above, Select) and above.source is source:
         where = [] if above.where is None else [exp.Paren(this=copied(above.where))]
@@ -261,8 +319,12 @@ def _all(conditions: Sequence[exp.Expression]) -> exp.Expression | None:
     return reduce(lambda left, right: exp.And(this=left, expression=right), conditions) if conditions else None
 
 
-def _given(name: str) -> exp.Expression:
+def _placeholder(name: str) -> exp.Expression:
     return exp.Column(this=exp.Identifier(this=TRIGGER + name, quoted=False))
+
+
+def _given(name: str, kind: DataType = BIGINT) -> exp.Expression:
+    return Given(this=name, kind=kind)
 
 
 def _time(units: int) -> exp.Expression:

@@ -14,7 +14,7 @@ from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError, NotSupportedError, PenstockError
 from penstock.mnode.streams.calculated_results import ComputedWindows
-from penstock.mnode.streams.calculations import Calculations
+from penstock.mnode.streams.window_queries import WindowQueries
 
 Row = tuple[Any, ...]
 #: Windows of 10 s that have rows, without those between.
@@ -65,13 +65,13 @@ def bed() -> Iterator[Bed]:
 def ways() -> Iterator[list[str]]:
     """Notes how windows are computed: one, or how many together, or handed over with their results."""
     found: list[str] = []
-    one, many, handed = Calculations._of_one, Calculations._of_many, ComputedWindows.add_handed
+    one, many, handed = WindowQueries._of_one, WindowQueries._of_many, ComputedWindows.add_handed
 
-    def of_one(self: Calculations, *given: Any) -> Any:
+    def of_one(self: WindowQueries, *given: Any) -> Any:
         found.append("one")
         return one(self, *given)
 
-    def of_many(self: Calculations, job: Any, query: Any, windows: Any) -> Any:
+    def of_many(self: WindowQueries, job: Any, query: Any, windows: Any) -> Any:
         rows = many(self, job, query, windows)
         found.append(f"{len(windows)} together")
         return rows
@@ -80,7 +80,7 @@ def ways() -> Iterator[list[str]]:
         found.append(f"{len(places)} handed over")
         handed(self, places, names)
 
-    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many), \
+    with patch.object(WindowQueries, "_of_one", of_one), patch.object(WindowQueries, "_of_many", of_many), \
             patch.object(ComputedWindows, "add_handed", add_handed):
         yield found
 
@@ -388,7 +388,7 @@ def test_each_window_knows_itself(bed: Bed) -> None:
 def test_times_are_exact(precision: str, together: bool) -> None:
     """In any precision, to its unit, also before 1970."""
     with Bed(now_ms=T0, config={"timezone": "UTC"}) as bed, patch(
-            "penstock.mnode.streams.calculations._ONE_BY_ONE", 0 if together else 9):
+            "penstock.mnode.streams.window_queries._ONE_BY_ONE", 0 if together else 9):
         assert isinstance(bed, Bed)
         bed.all(f"CREATE DATABASE d PRECISION '{precision}' KEEP 36500", "USE d",
                 "CREATE TABLE a (ts TIMESTAMP, v INT)")
@@ -441,7 +441,7 @@ def test_queries_see_what_the_window_gives(bed: Bed, query: str, expected: list[
     """One by one, with constants, and together, beside the rows of their windows, they give the same."""
     bed.put("o", (0, 10), (10, 20))
     bed.stream(f"{TENS} FROM m PARTITION BY tbname", query, options=NO_GAPS)
-    with ways() as found, patch("penstock.mnode.streams.calculations._ONE_BY_ONE", 0 if together else 9):
+    with ways() as found, patch("penstock.mnode.streams.window_queries._ONE_BY_ONE", 0 if together else 9):
         bed.put("a", (0, 1, 0), (1, 2, 0), (10, 3, 0), (20, 4, 0))
     assert found == (["2 together"] if together else ["one"] * 2)
     assert [row[:-1] for row in bed.results() if row[-1] == "a"] == sorted(expected, key=repr)

@@ -132,12 +132,9 @@ class VnodeWriter:
     def _begin_packed(self, table: TableState, batch: pa.RecordBatch, delivery: IngestDelivery | None
                       ) -> BegunWrite | None:
         """Begins to write a few rows one by one; None, with nothing begun, where that isn't cheaper, or can't be."""
-        # Of composite keys nothing is known without a look at each row.
-        if batch.num_rows > _PACKED_ROWS and table.key_columns == 1:
-            return None
-        columns, rows = table.column_names, table.rows_of(batch)
-        return None if rows is None else self.begin_few(
-            table.uid, columns, rows, partial=batch.num_columns <= len(columns), delivery=delivery)
+        few = _few_rows(table, batch)
+        return None if few is None else self.begin_few(
+            table.uid, few.columns, few.rows, partial=few.partial, delivery=delivery)
 
     def _begin_batch(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
                      delivery: IngestDelivery | None) -> BegunWrite | None:
@@ -256,6 +253,9 @@ class VnodeWriter:
         if isinstance(change, FewRows):
             return change
         if isinstance(change, WrittenRows):
+            few = _few_rows(table, change.batch) if change.delivery is None else None
+            if few is not None:
+                return few
             columns = table.columns
             return _Prepared(change, columns, prepare(change.batch, columns, table.key_columns))
         order = np.lexsort((change.times, change.tuids))
@@ -317,6 +317,17 @@ class VnodeWriter:
             for table in self._store.tables.values():
                 for partition in [one for one in table.places if one[0] == ingest]:
                     del table.places[partition]
+
+
+def _few_rows(table: TableState, batch: pa.RecordBatch) -> FewRows | None:
+    """Returns rows one by one; None where that isn't cheaper, or can't be."""
+    # Of composite keys nothing is known without a look at each row.
+    if batch.num_rows > (_PACKED_ROWS if table.key_columns == 1 else _FEW_ROWS):
+        return None
+    columns, rows = table.column_names, table.rows_of(batch)
+    if not rows:
+        return None
+    return FewRows(table.uid, columns, rows, batch.num_columns <= len(columns), lambda: batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,6 +267,22 @@ QUESTIONS = (
 )
 
 
+_AGGREGATES = ("count(*)", *(f"{name}({column})" for column in ("v", "x") for name in (
+    "count", "sum", "avg", "min", "max", "spread", "first", "last")), "min(ts)", "last(ts)")
+"""What tasks that have the rows of a window compute as the query does."""
+
+
+@st.composite
+def aggregates(draw: st.DrawFn, *, of_windows: bool, by_table: bool) -> Question:
+    """A question that INTERVAL and SESSION answer without its query. `by_table`: it may read the table of the group."""
+    columns = draw(st.lists(st.sampled_from(_AGGREGATES), min_size=1, max_size=6, unique=True))
+    columns += ["{N}"] * (of_windows and draw(st.booleans()))
+    shown = ", ".join(f"{column} c{place}" for place, column in enumerate(columns))
+    from_table = by_table and draw(st.booleans())
+    rows = "{table_and} ts >= {S} AND ts < {E}" if from_table else "{rows}"
+    return Question(f"SELECT {{S}} ts, {shown} FROM {rows}", by_table=from_table)
+
+
 @st.composite
 def triggers(draw: st.DrawFn, in_order: bool) -> Trigger:
     kind = draw(st.sampled_from(
@@ -320,6 +336,9 @@ def streams(draw: st.DrawFn, name: str, tables: int, in_order: bool) -> Stream:
         if (not each.by_table or (by_table and (in_order or condition is None)))
         and (in_order or not each.in_order) and (trigger.apart or not each.apart)
         and (partition or not each.grouped) and not (trigger.slides and each.of_windows)]))
+    if trigger.text.startswith(("INTERVAL", "SESSION")) and draw(st.booleans()):
+        in_table = trigger.filled and by_table and condition is None
+        question = draw(aggregates(of_windows=not trigger.slides, by_table=in_table))
     options = []
     if trigger.filled and draw(st.integers(0, 3)) == 0:
         options.append("IGNORE_NODATA_TRIGGER")

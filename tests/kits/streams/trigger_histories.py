@@ -18,7 +18,7 @@ from kits.streams.random_triggers import BASE, FAR, LAST_STATE, LAST_VALUE, SECO
 
 from penstock.common.errors import PenstockError
 from penstock.mnode.streams.calculated_results import ComputedWindows
-from penstock.mnode.streams.calculations import Calculations
+from penstock.mnode.streams.window_queries import WindowQueries
 
 Step = tuple[str, Any]
 _MEMORY = Path("/dev/shm")
@@ -263,13 +263,13 @@ class TriggerPlayer:
 @contextmanager
 def counted(ways: Counter[str]) -> Iterator[None]:
     """Counts how many windows are computed one by one, how many together with others, and how many bring results."""
-    one, many, handed = Calculations._of_one, Calculations._of_many, ComputedWindows.add_handed
+    one, many, handed = WindowQueries._of_one, WindowQueries._of_many, ComputedWindows.add_handed
 
-    def of_one(self: Calculations, *given: Any) -> Any:
+    def of_one(self: WindowQueries, *given: Any) -> Any:
         ways["one by one"] += 1
         return one(self, *given)
 
-    def of_many(self: Calculations, job: Any, query: Any, windows: Any) -> Any:
+    def of_many(self: WindowQueries, job: Any, query: Any, windows: Any) -> Any:
         try:
             found = many(self, job, query, windows)
         except PenstockError:
@@ -282,7 +282,7 @@ def counted(ways: Counter[str]) -> Iterator[None]:
         ways["handed over"] += len(places)
         handed(self, places, names)
 
-    with patch.object(Calculations, "_of_one", of_one), patch.object(Calculations, "_of_many", of_many), \
+    with patch.object(WindowQueries, "_of_one", of_one), patch.object(WindowQueries, "_of_many", of_many), \
             patch.object(ComputedWindows, "add_handed", add_handed):
         yield
 

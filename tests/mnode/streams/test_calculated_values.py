@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kits.engines.sandboxes import T0, TestBed
@@ -76,6 +77,42 @@ def test_what_could_never_be_computed_is_refused(bed: TestBed, statement: str, w
         bed.execute(statement)
     assert why in str(refused.value)
     assert bed.rows("show streams") == []
+
+
+@pytest.mark.parametrize("trigger", [
+    "interval(1s) sliding(1s) from m partition by tbname stream_options(pre_filter(ts > now() - 1h))",
+    "event_window(start with ts > now end with v > 1) from m partition by tbname",
+    "session(ts, 1s) from m partition by tbname stream_options(pre_filter(ts > today()))",
+])
+def test_a_trigger_does_not_go_by_the_time_of_now(bed: TestBed, trigger: str) -> None:
+    """Its tasks would know that of the creation."""
+    bed.execute("create stable m (ts timestamp, v int) tags (t int)")
+    with pytest.raises(InvalidStreamError, match="would be the time at which the stream was created"):
+        bed.execute(f"create stream s {trigger} into o as select _twstart, count(*) from %%trows")
+
+
+def test_history_and_periods_may_go_by_the_time_of_now(bed: TestBed) -> None:
+    """That is when history begins, and when the clock fires."""
+    bed.all("create stable m (ts timestamp, v int) tags (t int)",
+            "create stream s session(ts, 1s) from m partition by tbname stream_options(fill_history(now() - 1d)) "
+            "into o as select _twstart, count(*) from %%trows",
+            "create stream p period(1m) from m stream_options(pre_filter(ts > now() - 1h)) into op "
+            "as select now, count(*) from %%trows")
+
+
+@pytest.mark.parametrize("config", [
+    {"streamTime": "processing"}, {"streamTime": "ingestion"}, {"closeWhenIdle": True}, {"allowedLateness": "1m"},
+])
+def test_no_option_that_is_only_configured_keeps_a_stream_from_being_made(config: dict[str, Any]) -> None:
+    """Windows of a trigger go by the times of rows."""
+    with TestBed(config=config) as bed:
+        bed.all("create database d vgroups 1", "use d", "create stable m (ts timestamp, v int) tags (t int)")
+        for number, trigger in enumerate(("interval(1s) sliding(1s) from m partition by tbname", "period(1m)",
+                                          "session(ts, 1s) from m partition by tbname", "sliding(1s) from m")):
+            start = {1: "now ts", 3: "_tcurrent_ts ts"}.get(number, "_twstart ts")
+            bed.execute(f"create stream s{number} {trigger} into o{number} as select {start}, 1 a")
+        bed.execute(f"insert into c using m tags (1) values ({T0}, 1) ({T0 + 100_000}, 1)")
+        assert bed.rows("select * from o3")
 
 
 def test_a_forced_row_beside_a_condition_of_notify(bed: TestBed) -> None:
