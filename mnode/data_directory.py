@@ -117,7 +117,7 @@ class DataDirectory:
     def abandon(self) -> None:
         """Lets go of it as the death of the process would: nothing is flushed."""
         self.activity.close()
-        self.catalog.close()
+        self.catalog.abandon()
         stop_logging(self._log_handler)
         self._lock.release()
 

@@ -13,6 +13,7 @@ from random import Random
 from penstock import __version__
 from penstock.common.memory import available_bytes
 from penstock.mnode.access.logins import Logins
+from penstock.mnode.catalog.background_keeper import Keeper
 from penstock.mnode.catalog.catalog_copies import CopyKeeper
 from penstock.mnode.checkpoint_courier import CheckpointCourier
 from penstock.mnode.checkpoints.backup_store import open_backup_store
@@ -72,6 +73,9 @@ from penstock.mnode.write.table_from_query import TablesFromQueries
 from penstock.mnode.write.time_marks import TimeMarks
 from penstock.tasks.external.connectors.probing import probe
 
+_CHILDREN_STORED_S = 0.1
+"""New child tables are gathered for so long before they are stored in the catalog together."""
+
 
 class EngineParts:
     """All parts, wired; `start` sets them going. Each is made of those before it."""
@@ -93,6 +97,8 @@ class EngineParts:
             of.catalog, of.storage.defining, of.paths, of.fs, of.clock, interval_s, config.part_grace)
         self.catalog_keeper = CopyKeeper(
             of.catalog, of.paths, of.fs, of.clock, interval_s, of.dnode.folders_lock)
+        self.child_keeper = Keeper("new child tables", of.catalog.settle, of.clock, _CHILDREN_STORED_S)
+        of.catalog.gather_children(self.child_keeper.wake)
         self.children = ChildCreator(of.catalog, of.storage, of.clock, self.views.children_changed)
         self.results = ResultStore(of.catalog, of.storage, self.children, pool("penstock-results", 4))
         self.logs = Logs(of.storage, of.paths, of.fs)
@@ -218,6 +224,7 @@ class EngineParts:
             undo.callback(member.close)  # behind the streams, whose last checkpoints need an active node
         if threaded:
             undo.callback(self.catalog_keeper.close)
+            undo.callback(self.child_keeper.stop)
         for part in (self.queries, self.views, self.results, self.inserts, self.states, self.calculations):
             undo.callback(part.close)
         undo.callback(stop_service)
@@ -226,6 +233,7 @@ class EngineParts:
         if threaded:
             self.directory.dnode.start()
             self.views.start()
+            self.child_keeper.start()
         undo.callback(self.backups.close)
         if member is None:
             self._begin_work(watches=watches)
@@ -260,6 +268,7 @@ class EngineParts:
         self.directory.dnode.stop()
         self.views.stop()
         self.catalog_keeper.stop()
+        self.child_keeper.stop()
         self.directory.abandon()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, VnodeWriter
 from penstock.wal.reader import WalReader
+from penstock.wal.record import MetaRecord
 from penstock.wal.writer import Recovery, WalOptions, WalWriter, begin_log
 
 
@@ -252,17 +253,21 @@ class Vnode:
         """
         return self._writer.begin_together(changes)
 
-    def told(self, operation: str) -> list[dict[str, Any]]:
-        """Returns the META records of an operation behind what the parts hold."""
+    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
+        """Returns the META records of some operations behind what the parts hold."""
         reader = WalReader(self._store.written_log(), self._store.persisted + 1)
         try:
-            return [record.body for record in reader.pass_over(frozenset({operation}))]
+            return reader.pass_over(operations)
         finally:
             reader.close()
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Puts a META record into the log, in order with the rows, and returns its version."""
-        return self._writer.write_meta(body)
+        return self._writer.begin_meta(body).wait()
+
+    def begin_meta(self, body: dict[str, Any]) -> BegunWrite:
+        """Begins what `write_meta` does; see `begin_write`."""
+        return self._writer.begin_meta(body)
 
     def write_time_mark(self, writer: str, ts_ms: int) -> int:
         """Puts a TIME_MARK record into the log and returns its version."""
@@ -339,6 +344,13 @@ class Vnode:
         the start of the engine, lets go again.
         """
         self._store.release_pin(owner)
+
+    def on_flush(self, prepare: Callable[[], None]) -> None:
+        """Has `prepare` called before each flush is valid: behind that, `told` has no records up to there.
+
+        What it raises ends the flush.
+        """
+        self._flusher.prepare = prepare
 
     def flush(self) -> None:
         """Writes everything acknowledged into parts. Raises StorageError; then nothing has changed."""

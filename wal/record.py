@@ -41,6 +41,7 @@ _NULL_MAPS = 0x8000_0000  # beside the shape of packed rows: they have their bit
 SHAPES = 0x8000_0000  # so many different ids there are
 MAX_ORIGIN = 0xFFFF
 _CONTINUES = 1
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 class RecordKind(IntEnum):
@@ -322,7 +323,7 @@ def _decode_points(version: int, ingest_time_ms: int, data: bytes) -> DeletePoin
 
 def meta_payload(body: dict[str, Any]) -> Pieces:
     """Returns the payload of a META record."""
-    return (json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(),)
+    return (_JSON.encode(body).encode(),)
 
 
 def time_mark_payload(writer: str, ts_ms: int) -> Pieces:

@@ -15,7 +15,7 @@ PATIENCE_S = 3600.0
 
 
 class Keeper:
-    """Calls `refresh` on a thread of its own after each `wake`; what fails is told, and tried again."""
+    """Calls `refresh` on a thread of its own after each `wake`; what fails is told once, and tried again."""
 
     def __init__(
         self, what: str, refresh: Callable[[], None], clock: Clock, interval_s: float, *, idle_factor: float = 0.0,
@@ -32,6 +32,7 @@ class Keeper:
         self._patience_s = patience_s
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._told = ""
         self._thread = threading.Thread(target=self._run, name=f"penstock keeper of {what}", daemon=True)
 
     def start(self) -> None:
@@ -59,8 +60,11 @@ class Keeper:
             begun = self._clock.monotonic()
             try:
                 self._refresh()
+                self._told = ""
             except PenstockError as error:
-                _log.error("%s could not be written, and will be again: %s", self._what, error)
+                if str(error) != self._told:  # what goes on is told once
+                    _log.error("%s could not be written, and will be again: %s", self._what, error)
+                self._told = str(error)
                 self._wake.set()
             took = self._clock.monotonic() - begun
             self._clock.wait(self._stop, max(self._interval_s, self._idle_factor * took))

@@ -38,6 +38,7 @@ from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepo
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import ConnectionRepository, FunctionRepository, UserRepository
+from penstock.mnode.catalog.waiting_children import WaitingChildren
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
 
@@ -53,6 +54,7 @@ class Catalog(TableIndex):
         """`log`: a cluster keeps copies of the changes; `close` closes it."""
         self._store = CatalogStore(path, map_bytes, log)
         super().__init__(self._store.lock)
+        self._waiting = WaitingChildren(self._store)
         #: asks an external server for one of its tables; set by the engine
         self.describe_external: Callable[[str, str], Table] | None = None
         self.users = UserRepository(self._store)
@@ -108,14 +110,32 @@ class Catalog(TableIndex):
         self.functions = FunctionRepository(store, reader.all(kinds.FUNCTION))
         self.snodes = SnodeRepository(store, reader.all(kinds.SNODE))
         self.ingests = IngestRepository(store, reader.all(kinds.INGEST), self.unfinished)
-        self.schema = SchemaRepository(store, self, self.users, self.unfinished)
+        self.schema = SchemaRepository(store, self, self.users, self.unfinished, self._waiting)
         damaged: dict[int, str] = {}
         self.streams = StreamRepository(
             store, reader.sound_streams(damaged), damaged, self, self.schema, self.unfinished)
 
     def close(self) -> None:
-        """Closes the files; everything is durable already."""
+        """Stores what waits to be, and closes the files. Raises StorageError; then they are closed, too."""
+        try:
+            self.settle()
+        finally:
+            self._store.close()
+
+    def abandon(self) -> None:
+        """Closes the files as the death of the process would: nothing is stored any more."""
         self._store.close()
+
+    def gather_children(self, settle_soon: Callable[[], None]) -> None:
+        """From now on new child tables wait for others to be stored with; `settle_soon` has `settle` called.
+
+        Whoever creates them must tell of them in the logs of their vnodes.
+        """
+        self._waiting.settle_soon = settle_soon
+
+    def settle(self) -> None:
+        """Stores the child tables that wait to be. Raises StorageError; then they still wait."""
+        self._waiting.settle()
 
     def copying(self) -> CatalogCopying:
         """Returns what gives the log of this catalog to other nodes of a cluster, or takes it from them."""

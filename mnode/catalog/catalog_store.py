@@ -223,6 +223,11 @@ class Transaction:
         following = max(self.counters.next_vgroup, *(vgroup_id + 1 for vgroup_id in vgroup_ids))
         self.count_on(replace(self.counters, next_vgroup=following))
 
+    def store_counters(self) -> None:
+        """Stores the counters as they are: ids may have been taken before it."""
+        for name in ("next_id", "next_vgroup"):
+            self.put(META, name.encode(), getattr(self.counters, name))
+
     def count_on(self, counters: Counters) -> None:
         """Sets the counters."""
         for name in ("next_id", "next_vgroup"):
@@ -273,6 +278,8 @@ class CatalogStore:
         self.await_cluster: Callable[[int], None] | None = None
         #: held by transactions, and by those who read what one of them changes in several steps
         self.lock = CatalogLock()
+        #: called with each transaction before anything else is changed in it
+        self.on_begin: Callable[[Transaction], None] = lambda write: None
         #: called after each transaction, with the lock held
         self.on_change: Callable[[], None] = lambda: None
         try:
@@ -304,6 +311,13 @@ class CatalogStore:
             if self.log is not None:
                 self.log.close()
 
+    def take_ids(self, count: int) -> int:
+        """Returns the first of some ids that were never given; the next transaction stores that they are."""
+        with self.lock:
+            before = self.counters
+            self.counters = Counters(before.next_id + count, before.next_vgroup, before.generation)
+            return before.next_id
+
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Gives a transaction that is committed at the end of the block: then it survives a power cut.
@@ -315,6 +329,7 @@ class CatalogStore:
             with self._writing() as transaction:
                 counters = replace(self.counters, generation=self.counters.generation + 1)
                 changes = Transaction(transaction, self._stores, counters, logged=self.log is not None)
+                self.on_begin(changes)
                 yield changes
                 version = self._write_log(transaction, changes.end())
             self.counters = changes.counters

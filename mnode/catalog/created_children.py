@@ -37,13 +37,14 @@ class CreatedChildren:
 
     def by_vgroup(self) -> Iterator[tuple[int, npt.NDArray[np.uint64], Sequence[str], list[Sequence[TagValue]]]]:
         """Yields the uids, names and tags of those in each vgroup."""
+        if len(set(self.vgroup_ids)) == 1:
+            yield self.vgroup_ids[0], self.uids, self.names, list(self.tags)
+            return
         uids, vgroups = self.uids, self.vgroups
-        names, tags = self.names, list(self.tags)
         order = np.argsort(vgroups, kind="stable")
-        uids, vgroups = uids[order], vgroups[order]
-        if vgroups[0] != vgroups[-1]:
-            places = order.tolist()
-            names, tags = [names[at] for at in places], [[column[at] for at in places] for column in tags]
+        uids, vgroups, places = uids[order], vgroups[order], order.tolist()
+        names = [self.names[at] for at in places]
+        tags: list[Sequence[TagValue]] = [[column[at] for at in places] for column in self.tags]
         starts = [0, *(np.flatnonzero(vgroups[1:] != vgroups[:-1]) + 1).tolist(), len(vgroups)]
         for start, stop in pairwise(starts):
             yield int(vgroups[start]), uids[start:stop], names[start:stop], [column[start:stop] for column in tags]

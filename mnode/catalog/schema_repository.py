@@ -20,6 +20,7 @@ from penstock.mnode.catalog.entry_kinds import DATABASE, VIEW
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import UserRepository
+from penstock.mnode.catalog.waiting_children import WaitingChildren
 from penstock.sql.rights import GrantObject
 from penstock.sql.schema import (
     DATABASE_MISSING,
@@ -42,12 +43,17 @@ _TABLE_MISSING = 0x2603
 
 
 class SchemaRepository:
-    """Makes each change durable, then puts it into the index. What a drop leaves in the vnodes, the caller removes."""
+    """Makes each change durable, then puts it into the index. What a drop leaves in the vnodes, the caller removes.
+
+    New child tables may wait to be stored: see `WaitingChildren`.
+    """
 
     def __init__(
-        self, store: CatalogStore, index: TableIndex, users: UserRepository, unfinished: UnfinishedWork
+        self, store: CatalogStore, index: TableIndex, users: UserRepository, unfinished: UnfinishedWork,
+        waiting: WaitingChildren,
     ) -> None:
         self._store = store
+        self._waiting = waiting
         self._index = index
         self._users = users
         self._unfinished = unfinished
@@ -174,26 +180,50 @@ class SchemaRepository:
     ) -> CreatedChildren:
         """Returns the new child tables, placed on vgroups by their names. All or none are created.
 
-        `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set.
+        `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set. Those that
+        wait to be stored survive a crash once the logs of their vnodes tell of them.
         `AlreadyExistsError` if a name is taken, or comes twice; NotFoundError if the super table was dropped.
         """
         if not names:
             return CreatedChildren(super_uid, 0, (), (), (), now_ms, [])
-        with self._store.transaction() as write:
+        with self._store.lock:
             parent = self._index.table_by_uid(super_uid)
             if parent is None or parent.kind != "super":
                 raise NotFoundError("the super table no longer exists", code=_TABLE_MISSING)
-            owning = self._require_database(parent.database)
             self._require_new(parent, names, frozenset(names) if distinct is None else distinct)
             if len(tags) != len(parent.tags):
                 raise InternalError(f"{len(tags)} tag values for {len(parent.tags)} tags of {parent.name}")
-            first, vgroup_ids = write.take_ids(len(names)), stable_vgroups(owning, names)
-            rows = zip(*tags, strict=True) if tags else repeat(())
-            tables = child_tables(range(first, first + len(names)), names, vgroup_ids, rows, repeat(now_ms), super_uid)
-            created = CreatedChildren(super_uid, first, names, vgroup_ids, tags, now_ms, tables)
-            child_entries.add_children(write, created)
-            write.afterwards(lambda: self._index.remember_children(parent, tables))
+            if self._waiting.may_wait(len(names)):
+                created = self._created(parent, self._store.take_ids(len(names)), names, tags, now_ms)
+                self._index.remember_children(parent, created.tables)
+                self._waiting.add(created)
+            else:
+                with self._store.transaction() as write:
+                    created = self._created(parent, write.take_ids(len(names)), names, tags, now_ms)
+                    child_entries.add_children(write, created)
+                    write.afterwards(lambda: self._index.remember_children(parent, created.tables))
         return created
+
+    def _created(self, parent: Table, first: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], now_ms: int
+                 ) -> CreatedChildren:
+        vgroup_ids = stable_vgroups(self._require_database(parent.database), names)
+        rows = zip(*tags, strict=True) if tags else repeat(())
+        tables = child_tables(range(first, first + len(names)), names, vgroup_ids, rows, repeat(now_ms), parent.uid)
+        return CreatedChildren(parent.uid, first, names, vgroup_ids, tags, now_ms, tables)
+
+    def take_in(self, super_uid: int, children: Sequence[ChildTable]) -> None:
+        """Stores child tables that have their uids already; those of them whose names are taken are left out."""
+        with self._store.transaction() as write:
+            parent = self._require_table(super_uid, "the super table no longer exists")
+            taken = self._index.taken_below(parent, [child.name for child in children])
+            added = [child for child in children if child.name not in taken]
+            # Entries are found by the uids between which they lie, so these must not be mixed.
+            child_entries.remove_all_children(write, super_uid)
+            child_entries.put_children(
+                write, super_uid, sorted([*self._index.children(super_uid), *added], key=attrgetter("uid")))
+            newest = max((child.uid for child in children), default=0)
+            write.count_on(replace(write.counters, next_id=max(write.counters.next_id, newest + 1)))
+            write.afterwards(lambda: self._index.remember_children(parent, added))
 
     def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:
         with self._store.transaction() as write:

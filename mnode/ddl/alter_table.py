@@ -207,8 +207,8 @@ class TableAlterations:
         if not self._catalog.streams.all():
             return
         for vgroup_id in (one for database in self._catalog.databases() for one in database.vgroup_ids):
-            told = {(body["table_uid"], body["child"][0]): body["child"][2]
-                    for body in self._storage.told(vgroup_id, "set_tags")}
+            told = {(record.body["table_uid"], record.body["child"][0]): record.body["child"][2]
+                    for record in self._storage.told(vgroup_id, "set_tags")}
             for (super_uid, uid), tags in told.items():
                 child = self._catalog.child_by_uid(super_uid, uid)
                 if child is not None and child.vgroup_id == vgroup_id and tags != meta.told_tags(child):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import repeat
 
 import numpy as np
@@ -26,8 +25,37 @@ from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
 from penstock.vnode.store.sorted_keys import I64, U64
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 _MANY = 1_000
+
+
+class BegunChildren:
+    """Child tables whose records are on their way into the logs: rows that are begun behind them come behind them.
+
+    Whoever has begun them must wait, also if writing rows fails; others wait for that before they use them.
+    """
+
+    __slots__ = ("_of", "_unsure", "_writes", "created")
+
+    def __init__(self, of: ChildCreator, created: CreatedChildren, writes: list[BegunWrite],
+                 unsure: ReplicasMissingError | None) -> None:
+        self._of = of
+        self._writes = writes
+        self._unsure = unsure
+        self.created = created
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether they are there, but not on as many nodes as there should be: `wait` says so."""
+        return self._unsure is not None
+
+    def wait(self) -> CreatedChildren:
+        """Returns them once the logs tell of them. Raises StorageError; then they are gone again."""
+        self._of.settle(self.created, self._writes)
+        if self._unsure is not None:
+            raise self._unsure
+        return self.created
 
 
 class ChildCreator:
@@ -40,9 +68,10 @@ class ChildCreator:
         self._storage = storage
         self._clock = clock
         self._changed = changed
-        self._lock = threading.Lock()
-        # Children whose META records may not be in the WAL yet, although the catalog has them: those of one call.
-        self._unannounced: frozenset[str] = frozenset()
+        self._announced = threading.Condition(threading.Lock())
+        self._waiting = 0  # threads that want what others have begun
+        # Children whose META records may not be in the WAL yet, although the catalog has them.
+        self._unannounced: set[str] = set()
 
     def ensure(self, parent: Table, wanted: Mapping[str, tuple[TagValue, ...]]) -> dict[str, ChildTable]:
         """Returns the child tables of these names, creating those that don't exist with the tag values given.
@@ -56,31 +85,51 @@ class ChildCreator:
     def ensure_in_order(self, parent: Table, names: Sequence[str], tags: Sequence[tuple[TagValue, ...]]
                         ) -> list[ChildTable]:
         """Does what `ensure` does, in the order of the names, none of which comes twice; `tags` are those of each."""
+        found, begun = self.begin_in_order(parent, names, tags)
+        if begun is not None:
+            begun.wait()
+        return found
+
+    def begin_in_order(self, parent: Table, names: Sequence[str], tags: Sequence[tuple[TagValue, ...]]
+                       ) -> tuple[list[ChildTable], BegunChildren | None]:
+        """Begins what `ensure_in_order` does, and returns what is to be waited for, too, if there is something."""
         found = self.known_in_order(parent, names)
         if found is not None:
-            return found
-        with self._lock:
-            if set(map(len, tags)) == {len(parent.tags)}:
-                created = self._create_all(parent, names, columns_of(tags))
-                if created is not None:
-                    return created.tables
-            missing = self._missing(parent, names)
-            gone = next((place for place in missing if len(tags[place]) != len(parent.tags)), None)
-            if gone is not None:
-                raise NotFoundError(f"child table {names[gone]} was dropped meanwhile", code=TABLE_MISSING)
-            columns = columns_of([tags[place] for place in missing])
-            made = dict(zip(missing, self._create(parent.uid, [names[place] for place in missing], columns).tables,
-                            strict=True))
-        return [made.get(place) or self._require(parent, name) for place, name in enumerate(names)]
+            return found, None
+        with self._announced:
+            self._await(names)
+            found, begun = self._begin_missing(parent, names, tags)
+        if begun.is_unsure:
+            begun.wait()  # raises before there are rows
+        return found, begun
+
+    def _begin_missing(self, parent: Table, names: Sequence[str], tags: Sequence[tuple[TagValue, ...]]
+                       ) -> tuple[list[ChildTable], BegunChildren]:
+        """Begins to create those that don't exist, and returns all; the caller holds `_announced`."""
+        if set(map(len, tags)) == {len(parent.tags)}:
+            begun = self._begin_all(parent, names, columns_of(tags))
+            if begun is not None:
+                return begun.created.tables, begun
+        missing = self._missing(parent, names)
+        gone = next((place for place in missing if len(tags[place]) != len(parent.tags)), None)
+        if gone is not None:
+            raise NotFoundError(f"child table {names[gone]} was dropped meanwhile", code=TABLE_MISSING)
+        columns = columns_of([tags[place] for place in missing])
+        there = {place: self._require(parent, names[place]) for place in {*range(len(names))}.difference(missing)}
+        begun = self._begin(parent.uid, [names[place] for place in missing], columns)
+        found = there | dict(zip(missing, begun.created.tables, strict=True))
+        return [found[place] for place in range(len(names))], begun
 
     def ensure_placed(self, parent: Table, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> tuple[U64, I64]:
         """Does what `ensure` does for names that may come twice, with the values of each tag; returns uids and vgroups.
         """
         found = self.known_in_order(parent, names)
         if found is None and len(tags) == len(parent.tags):
-            with self._lock:
-                created = self._create_all(parent, names, tags)
-            if created is not None:
+            with self._announced:
+                self._await(names)
+                begun = self._begin_all(parent, names, tags)
+            if begun is not None:
+                created = begun.wait()
                 return created.uids, created.vgroups
         if found is None:
             rows = zip(*tags, strict=True) if tags else repeat(())
@@ -109,14 +158,21 @@ class ChildCreator:
                     return None
         return known if self._unannounced.isdisjoint(names) else None  # asked last: what is found is announced then
 
-    def _create_all(self, parent: Table, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
-                    ) -> CreatedChildren | None:
+    def _await(self, names: Sequence[str]) -> None:
+        """Waits for what others have begun of these names; the caller holds `_announced`."""
+        while not self._unannounced.isdisjoint(names):
+            self._waiting += 1
+            self._announced.wait()
+            self._waiting -= 1
+
+    def _begin_all(self, parent: Table, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
+                   ) -> BegunChildren | None:
         """Creates all of them, without looking each up before; None, with nothing done, if there is one already."""
         children = self._catalog.children_beside(parent)
         if names[0] in children or names[-1] in children:
             return None
         try:
-            return self._create(parent.uid, names, tags)
+            return self._begin(parent.uid, names, tags)
         except AlreadyExistsError:
             return None  # which of them, and whose it is, is found out one by one
 
@@ -137,31 +193,46 @@ class ChildCreator:
         if not children:
             return []
         names, tags = zip(*children, strict=True)
-        with self._lock:
-            return self._create(super_uid, names, columns_of(tags)).tables
+        with self._announced:
+            self._await(names)
+            begun = self._begin(super_uid, names, columns_of(tags))
+        return begun.wait().tables
 
-    def _create(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> CreatedChildren:
-        with uncollected() if len(names) >= _MANY else nullcontext():
-            return self._create_uncollected(super_uid, names, tags)
+    def _begin(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> BegunChildren:
+        """Creates child tables; the caller holds `_announced`, and waits behind it."""
+        if len(names) < _MANY:
+            return self._begin_uncollected(super_uid, names, tags)
+        with uncollected():
+            return self._begin_uncollected(super_uid, names, tags)
 
-    def _create_uncollected(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
-                            ) -> CreatedChildren:
-        self._unannounced = distinct = frozenset(names)
+    def _begin_uncollected(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
+                           ) -> BegunChildren:
+        distinct = frozenset(names)
+        self._unannounced |= distinct
         try:
             created, unsure = self._add(super_uid, names, tags, distinct)
-            try:
-                self._announce(created)
-            except PenstockError:
-                # Streams would never learn of a child without its record: the next try makes another one.
-                self._catalog.schema.drop_children(super_uid, created.uids.tolist())
-                raise
+        except BaseException:
+            self._unannounced -= distinct
+            raise
+        return BegunChildren(self, created, self._announce(created), unsure)
+
+    def settle(self, created: CreatedChildren, writes: Sequence[BegunWrite]) -> None:
+        """Waits for the records of child tables that were begun; see `BegunChildren.wait`."""
+        if not created.names:
+            return
+        try:
+            for write in writes:
+                write.wait()
+        except PenstockError:
+            # Streams would never learn of a child without its record: the next try makes another one.
+            self._catalog.schema.drop_children(created.super_uid, created.uids.tolist())
+            raise
         finally:
-            self._unannounced = frozenset()
-        if names:
-            self._changed(super_uid)
-        if unsure is not None:
-            raise unsure
-        return created
+            with self._announced:
+                self._unannounced.difference_update(created.names)
+                if self._waiting:
+                    self._announced.notify_all()
+        self._changed(created.super_uid)
 
     def _add(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], distinct: frozenset[str]
              ) -> tuple[CreatedChildren, ReplicasMissingError | None]:
@@ -182,10 +253,20 @@ class ChildCreator:
             vgroup_ids = [child.vgroup_id for child in tables]
             return CreatedChildren(super_uid, tables[0].uid, names, vgroup_ids, tags, now_ms, tables), error
 
-    def _announce(self, created: CreatedChildren) -> None:
-        if created.names:
+    def _announce(self, created: CreatedChildren) -> list[BegunWrite]:
+        """Begins to tell the logs of child tables; if one takes no writes, they are gone again."""
+        if not created.names:
+            return []
+        writes: list[BegunWrite] = []
+        try:
             for vgroup_id, uids, names, tags in created.by_vgroup():
-                self._storage.write_meta(vgroup_id, meta.create_children(created.super_uid, uids, names, tags))
+                body = meta.create_children(created.super_uid, uids, names, tags)
+                writes.append(self._storage.begin_meta(vgroup_id, body))
+        except BaseException:
+            self._unannounced.difference_update(created.names)
+            self._catalog.schema.drop_children(created.super_uid, created.uids.tolist())
+            raise
+        return writes
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
         if parent.replaces is not None:

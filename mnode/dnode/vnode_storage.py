@@ -20,7 +20,9 @@ from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import behind, orphans
 from penstock.mnode.catalog.catalog_records import Unfinished
+from penstock.mnode.catalog.waiting_children import WAITING_MAX
 from penstock.mnode.dnode.shared_lock import SharedLock
+from penstock.mnode.dnode.told_children import take_in_told
 from penstock.mnode.dnode.whole_writes import WholeWrites
 from penstock.sql.schema import Database, Table
 from penstock.vnode.dnode import Dnode
@@ -31,6 +33,7 @@ from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, FewRows, WrittenRows
+from penstock.wal.record import MetaRecord
 from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
@@ -88,6 +91,11 @@ class Storage:
                     self._reconcile(database, self._open(database, vgroup_id), vgroup_id)
                 except PenstockError as error:
                     self._set_aside(database, vgroup_id, error)
+        if not self._replicated:  # nodes of a cluster have what others have acknowledged
+            take_in_told(self._catalog, self.told)
+            if self._broken:
+                # Their logs may tell of child tables that the catalog hasn't stored: these keep their ids.
+                self._catalog.skip_ids(self._catalog.next_id + WAITING_MAX)
         for vgroup_id, vnode in self._dnode.vnodes().items():
             if vnode.newest_uid >= self._catalog.next_id:
                 raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {vnode.newest_uid}, and the "
@@ -123,6 +131,7 @@ class Storage:
     def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
         """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
         vnode = self._dnode.open_vnode(vgroup_id, self._options(database, vgroup_id), behind)
+        vnode.on_flush(self._catalog.settle)
         self.on_open(vgroup_id, vnode)
         return vnode
 
@@ -327,15 +336,19 @@ class Storage:
         """Deletes rows of these child tables in one vnode."""
         self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
 
+    def begin_meta(self, vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
+        """Begins to put a META record into a vnode's WAL."""
+        return self.vnode(vgroup_id).begin_meta(body)
+
     def write_meta(self, vgroup_id: int, body: dict[str, Any], *, sync: bool = False) -> None:
         """Puts a META record into a vnode's WAL. `sync`: a power cut takes it from the log no more."""
         self.vnode(vgroup_id).write_meta(body)
         if sync:
             self.vnode(vgroup_id).sync()
 
-    def told(self, vgroup_id: int, operation: str) -> list[dict[str, Any]]:
+    def told(self, vgroup_id: int, *operations: str) -> list[MetaRecord]:
         """Returns the META records that a vnode's parts are older than; none of one that can't be used."""
-        return [] if vgroup_id in self._broken else self.vnode(vgroup_id).told(operation)
+        return [] if vgroup_id in self._broken else self.vnode(vgroup_id).told(frozenset(operations))
 
     def flush(self, database: Database) -> None:
         """Writes everything acknowledged into Parquet parts."""

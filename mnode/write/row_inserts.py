@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -17,11 +18,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.errors import AlreadyExistsError
+from penstock.common.errors import AlreadyExistsError, PenstockError
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.ddl.child_creation import ChildCreator
+from penstock.mnode.ddl.child_creation import BegunChildren, ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
@@ -279,9 +280,10 @@ class RowInserts:
             read = self._read(text, start, state)
         if read is None:
             return None
-        for new in read.coming.values():
-            self._create(new, read)
-        self._write(read)
+        if read.coming:
+            self._write_behind_tables(read)
+        else:
+            self._write(read)
         if read.count == 1 and read.single is not None:
             target, database, row = read.single
             if row <= _HEAD_TEXT_MAX:
@@ -335,10 +337,27 @@ class RowInserts:
         new.tags.setdefault(name, tuple(values[0][0]))
         return _NewTarget(of, name, new) if new.of is of else None
 
-    def _create(self, new: _NewTables, read: _Read) -> None:
+    def _write_behind_tables(self, read: _Read) -> None:
+        """Writes rows together with the records of the child tables that come with them."""
+        begun: list[BegunChildren] = []
+        try:
+            for new in read.coming.values():
+                self._create(new, read, begun)
+            self._write(read)
+        except BaseException:
+            for children in begun:
+                with suppress(PenstockError):  # what went wrong first is told
+                    children.wait()
+            raise
+        for children in begun:
+            children.wait()
+
+    def _create(self, new: _NewTables, read: _Read, begun: list[BegunChildren]) -> None:
         """Creates child tables, and puts their rows to those of their vnodes."""
         table = new.of.table
-        created = self._children.ensure_in_order(table, list(new.tags), list(new.tags.values()))
+        created, wait = self._children.begin_in_order(table, list(new.tags), list(new.tags.values()))
+        if wait is not None:
+            begun.append(wait)
         children = dict(zip(new.tags, created, strict=True))
         for name, rows in new.rows:
             child = children[name]

@@ -18,6 +18,8 @@ from penstock.wal.record import MetaRecord, Record
 #: What META records say by which child tables may move.
 MOVES = frozenset({"set_tags", "drop_children"})
 
+_CHUNKS_MAX = 64
+
 Row = tuple[Any, ...]
 
 
@@ -57,6 +59,9 @@ class ChildTables:
         self._used = [0, *(place for place, tag in enumerate(plan.tags, 1) if used is None or tag.name in used)]
         self._rows: dict[int, Row] = {}
         self._table: pa.Table | None = None
+        self._behind: dict[int, Row] = {}  # rows that come behind those of `_table`
+        #: counts up whenever `table` isn't what it was before with new tables behind
+        self.renewals = 0
         with pa.ipc.open_stream(deployed) as reader:
             table = reader.read_all()
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -74,7 +79,7 @@ class ChildTables:
             case "drop_children":
                 for uid in body["children"]:
                     self._rows.pop(uid, None)
-        self._table = None
+                self._table = None
 
     def move(self, bodies: Iterable[dict[str, Any]]) -> MovedTables | None:
         """Applies records for which `moves_tables` is true; returns what moves by that as far as the stream sees."""
@@ -113,6 +118,12 @@ class ChildTables:
         """Returns `_tuid`, `tbname` and the tags of all children; timestamps as int64."""
         if self._table is None:
             self._table = self._as_table(self._rows)
+            self.renewals += 1
+        elif self._behind:
+            self._table = pa.concat_tables([self._table, self._as_table(self._behind)])
+            if self._table.column(0).num_chunks > _CHUNKS_MAX:
+                self._table = self._table.combine_chunks()
+        self._behind = {}
         return self._table
 
     def _as_table(self, rows: Mapping[int, Row]) -> pa.Table:
@@ -129,7 +140,13 @@ class ChildTables:
         columns = [*children.tags[:wanted], *[repeat(None, count)] * (wanted - len(children.tags))]
         for place in self._binary:
             columns[place] = list(map(binary_tag, columns[place]))
-        self._rows.update(zip(children.uids, zip(children.names, *columns, strict=True), strict=True))
+        added = dict(zip(children.uids, zip(children.names, *columns, strict=True), strict=True))
+        if self._table is not None:
+            if self._rows.keys().isdisjoint(added):
+                self._behind.update(added)
+            else:
+                self._table = None
+        self._rows.update(added)
 
     def _tell(self, uid: int, name: str, tags: Sequence[Any]) -> None:
         """Takes over what a record says of one child table."""

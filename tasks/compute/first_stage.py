@@ -45,6 +45,7 @@ class FirstStage:
         self.windows_are_apart = plan.time_windows is not None and plan.time_windows.grid.tumbling
         self._types: PartialTypes | None = None
         self._known: pa.Table | None = None
+        self._renewals = -1
         self._told = False
         self._groups: Groups | ValueGroups | None = None
         self._looked_up: pa.Table | None = None
@@ -54,9 +55,13 @@ class FirstStage:
         if not self._source.needs_children or self._told:
             return
         children = self._children.table()
-        if children is not self._known:
-            self._known = children
+        if children is self._known:
+            return
+        if self._children.renewals != self._renewals:
             self._groups = None
+        elif self._groups is not None:
+            self._groups.add_tables(children)
+        self._known, self._renewals = children, self._children.renewals
 
     @contextmanager
     def told(self, children: pa.Table) -> Iterator[None]:

@@ -66,7 +66,7 @@ def segment_partials(kernel: SourceKernel, windowed: pa.Table, groups: Groups) -
     heads = np.ones(len(gids), bool)
     heads[1:] = (gids[1:] != gids[:-1]) | (starts[1:] != starts[:-1])
     first = np.flatnonzero(heads)
-    group, start = np.searchsorted(groups.gids, gids[first]), starts[first]
+    group, start = groups.numbers_of(gids[first]), starts[first]
     # A window may come in several runs: count windows overlap.
     order = np.lexsort((start, group))
     new = np.ones(len(order), bool)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.kernel_spec import ValueKeys
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.group_keys import GroupKeys
 from penstock.tasks.compute.id_table import Ids, IdTable, Numbers, numbered
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector
 from penstock.tasks.compute.vnode_groups import Groups
@@ -40,8 +41,12 @@ class ValueGroups:
         self._pairs = [IdTable() for _ in range(len(spec.columns) - 1 + spec.of_tables)]
         self._group_of_code: Numbers = np.full(1, -1)
         self._numbers = IdTable()
-        self._parts: list[list[pa.Array]] = []  # the keys of groups, as they came
-        self._firsts: list[int] = []  # the first group of each part
+        self._keys = GroupKeys(keys)
+
+    def add_tables(self, children: pa.Table) -> None:
+        """Does what `Groups.add_tables` does."""
+        self._children = children
+        self._tables.add_tables(children)
 
     @property
     def gids(self) -> Ids:
@@ -78,15 +83,7 @@ class ValueGroups:
 
     def keys_of(self, groups: Numbers) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
-        # Mostly it is the newest groups whose keys nobody knows yet.
-        if not len(groups) or int(groups.min()) < self._firsts[-1]:
-            if len(self._parts) > 1:
-                self._parts = [[pa.concat_arrays(parts) for parts in zip(*self._parts, strict=True)]]
-                self._firsts = [0]
-            if not self._parts:
-                return [pa.array([], field.type) for field in list(self._schema)[1:]]
-        places = pa.array(groups - self._firsts[-1])
-        return [key.take(places) for key in self._parts[-1]]
+        return self._keys.take(groups)
 
     def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
         """Returns `tbname` or a tag of each row."""
@@ -102,11 +99,8 @@ class ValueGroups:
         found = self._computer.run_by_row(self._spec.sql, self._schema, keys=pa.table(given))
         gids = _ids_of(found.column(0))
         # Values that differ may be of one group, such as those of tables with the same tags.
-        known = len(self._numbers)
         numbers, new = self._numbers.intern(gids)
-        if len(new):
-            self._firsts.append(known)
-            self._parts.append([column.take(pa.array(new)) for column in found.columns[1:]])
+        self._keys.add([column.take(pa.array(new)) for column in found.columns[1:]], len(new))
         return numbers
 
 

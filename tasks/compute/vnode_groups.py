@@ -14,6 +14,7 @@ from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compiled.compiled_loops import row_loops
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.failing_rows import failing_rows
+from penstock.tasks.compute.group_keys import GroupKeys
 from penstock.tasks.compute.id_table import IdTable
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector, vector_of
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
@@ -42,19 +43,59 @@ class RowGroups(Protocol):
 
 
 class IdIndex:
-    """Finds a number for each of some distinct 64-bit ids: `numbers`, or their places (None)."""
+    """Finds a number for each of some distinct 64-bit ids: in an array by id, or in a table where they are sparse."""
 
     def __init__(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64] | None = None) -> None:
-        numbers = np.arange(len(ids)) if numbers is None else numbers
-        self._low = ids.min() if len(ids) else np.uint64(0)
-        span = int(ids.max()) - int(self._low) + 1 if len(ids) else 1
-        if span <= max(_ALWAYS_DENSE, _SPARSE * len(ids)):
-            self._sparse: IdTable | None = None
-            self._numbers = np.full(span, -1)
+        """`numbers`: those of the ids; None: their places."""
+        self._held = 0
+        self._sparse: IdTable | None = None
+        self._low = np.uint64(0)
+        self._span = 0  # from the least id to the greatest
+        self._numbers: npt.NDArray[np.int64] = np.full(1, -1)
+        self.add(ids, numbers)
+
+    def __len__(self) -> int:
+        return self._held
+
+    def add(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64] | None = None) -> None:
+        """Takes in further ids; `numbers`: theirs, None: they are counted on."""
+        if not len(ids):
+            return
+        numbers = np.arange(self._held, self._held + len(ids)) if numbers is None else numbers
+        self._held += len(ids)
+        if self._sparse is not None:
+            self._add_sparse(ids, numbers)
+            return
+        low, high = int(ids.min()), int(ids.max())
+        if self._span:
+            low, high = min(low, int(self._low)), max(high, int(self._low) + self._span - 1)
+        if high - low < max(_ALWAYS_DENSE, _SPARSE * self._held):
+            self._spread(low, high - low + 1)
             self._numbers[(ids - self._low).view(np.int64)] = numbers
         else:
-            self._sparse, self._numbers = IdTable(), numbers
-            self._sparse.add(ids)
+            known = np.flatnonzero(self._numbers >= 0)
+            before = known.astype(np.uint64) + self._low, self._numbers[known]
+            self._sparse, self._numbers = IdTable(), np.zeros(0, np.int64)
+            self._add_sparse(*before)
+            self._add_sparse(ids, numbers)
+
+    def _spread(self, low: int, span: int) -> None:
+        """Has the array begin with this id and be long enough for so many."""
+        before, shift = self._numbers, int(self._low) - low if self._span else 0
+        if shift or span > len(before):
+            self._numbers = np.full(span if not self._span else max(span, 2 * len(before)), -1)
+            if self._span:
+                self._numbers[shift:shift + self._span] = before[:self._span]
+        self._low, self._span = np.uint64(low), span
+
+    def _add_sparse(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64]) -> None:
+        assert self._sparse is not None
+        first = len(self._sparse)
+        self._sparse.add(ids)
+        missing = first + len(ids) - len(self._numbers)
+        if missing > 0:
+            self._numbers = np.concatenate((self._numbers, np.zeros(max(missing, len(self._numbers)), np.int64)))
+        self._numbers[first:first + len(ids)] = numbers
 
     def find(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the number of each id; raises NotInKernelError for unknown ones."""
@@ -71,28 +112,51 @@ class IdIndex:
 
 
 class Groups:
-    """The groups of one vnode's child tables, as `SourceKernel.groups_sql` gives them for one state of `children`.
+    """The groups of one vnode's child tables, as `SourceKernel.groups_sql` gives them.
 
-    A table whose group can't be computed is unknown here: what its rows come to is for DuckDB to say.
+    What is numbered keeps its number when further tables come. A table whose group can't be computed is unknown here:
+    what its rows come to is for DuckDB to say.
     """
 
     def __init__(self, sql: str | None, keys: Sequence[Field], children: pa.Table, computer: Computer) -> None:
-        self._tables = IdIndex(children.column("_tuid").to_numpy())
-        self._children = children
-        self._vectors: dict[str, Vector] = {}
         self._sql = sql
+        self._computer = computer
+        self._schema = pa.schema([pa.field("_tuid", pa.uint64()), GROUP, *fields_schema(keys)])
+        self._tables = IdIndex(np.zeros(0, np.uint64))
+        self._vectors: dict[str, Vector] = {}
+        self._ids = IdTable()
+        self._keys = GroupKeys(() if sql is None else keys)
+        self._group_of = IdIndex(np.zeros(0, np.uint64))
+        self._members: list[npt.NDArray[np.uint64]] = []
+        self._numbers: list[npt.NDArray[np.int64]] = []
         if sql is None:
-            self.gids = np.zeros(1, np.uint64)
-            self._keys: list[pa.Array] = []
+            self._ids.add(np.zeros(1, np.uint64))
+        self.add_tables(children)
+
+    def add_tables(self, children: pa.Table) -> None:
+        """Takes in further child tables: `children` are those that there were, in the same order, and these behind."""
+        added = children.slice(len(self._tables))
+        self._tables.add(added.column("_tuid").to_numpy())
+        self._children = children
+        self._vectors = {}
+        if self._sql is None:
             return
-        schema = pa.schema([pa.field("_tuid", pa.uint64()), GROUP, *fields_schema(keys)])
-        found = _found(sql, schema, children, computer)
-        self.gids, first, group_of = np.unique(
-            found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
-        self._members: npt.NDArray[np.uint64] = found.column("_tuid").to_numpy()
-        self._numbers = group_of.astype(np.int64)
-        self._group_of = IdIndex(self._members, self._numbers)
-        self._keys = [column.take(pa.array(first)) for column in found.columns[2:]]
+        found = _found(self._sql, self._schema, added, self._computer)
+        numbers, new = self._ids.intern(found.column(GROUP.name).to_numpy())
+        members = found.column("_tuid").to_numpy()
+        self._keys.add([column.take(pa.array(new)) for column in found.columns[2:]], len(new))
+        self._group_of.add(members, numbers)
+        self._members.append(members)
+        self._numbers.append(numbers)
+
+    @property
+    def gids(self) -> npt.NDArray[np.uint64]:
+        """The ids of groups by their numbers."""
+        return self._ids.ids
+
+    def numbers_of(self, gids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the numbers of groups that there are."""
+        return self._ids.find(gids)
 
     def of_rows(self, columns: Columns) -> npt.NDArray[np.int64]:
         """Returns the group number of each row; raises NotInKernelError for unknown tables."""
@@ -100,8 +164,7 @@ class Groups:
 
     def keys_of(self, groups: npt.NDArray[np.int64]) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
-        places = pa.array(groups)
-        return [key.take(places) for key in self._keys]
+        return self._keys.take(groups)
 
     def of(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the group number of each row, given their tables; raises NotInKernelError for unknown tables."""
@@ -111,8 +174,10 @@ class Groups:
 
     def tables_of(self, gids: npt.NDArray[np.uint64]) -> pa.Array | None:
         """Returns the tables of some groups; None where they are too many for that to be of use."""
-        tables = self._members[np.isin(self.gids, gids)[self._numbers]]
-        return pa.array(tables) if len(tables) * _MEMBERS_PART <= len(self._members) else None
+        self._members, self._numbers = [np.concatenate(self._members)], [np.concatenate(self._numbers)]
+        [members], [numbers] = self._members, self._numbers
+        tables = members[np.isin(self.gids, gids)[numbers]]
+        return pa.array(tables) if len(tables) * _MEMBERS_PART <= len(members) else None
 
     def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
         """Returns `tbname` or a tag of each row."""

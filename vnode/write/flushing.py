@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -67,6 +67,8 @@ class Flusher:
         self._store = store
         self._tombstone_files = tombstone_files
         self._last_flush = store.clock.monotonic()  # guarded by `lock`
+        #: called before a flush is valid
+        self.prepare: Callable[[], None] = lambda: None
 
     def is_due(self) -> bool:
         """Tells whether something is in memory for too long, or too much."""
@@ -91,6 +93,7 @@ class Flusher:
                 self._store.wal.sync()
                 for sealed in job.tables:
                     flushed.append(self._write(sealed, job))
+                self.prepare()
                 self._install(job, flushed)
                 done = True
             finally:

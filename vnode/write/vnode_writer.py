@@ -295,13 +295,12 @@ class VnodeWriter:
         table.delete_points(tuids, times, ticket.version)
         return ticket
 
-    def write_meta(self, body: dict[str, Any]) -> int:
-        """Writes a META record; returns its version."""
+    def begin_meta(self, body: dict[str, Any]) -> BegunWrite:
+        """Begins to write a META record."""
         with self._store.lock:
             self._store.require_writable()
             ticket = self._wal.enqueue_meta(body, self._store.clock.now_ms())
-        self._wal.commit(ticket)
-        return ticket.version
+        return BegunWrite(self._wal, ticket, None)
 
     def write_time_mark(self, writer: str, ts_ms: int) -> int:
         """Writes a TIME_MARK record; returns its version."""

@@ -99,7 +99,7 @@ def test_many_children_are_one_change_of_the_catalog(db: Embedded) -> None:
     assert db.run("SELECT count(*) FROM (SELECT DISTINCT tbname FROM out)") == [(5_000,)]
 
 
-@pytest.mark.parametrize("step", [(Transaction, "end"), (Transaction, "change_memory"), (Vnode, "write_meta"),
+@pytest.mark.parametrize("step", [(Transaction, "end"), (Transaction, "change_memory"), (Vnode, "begin_meta"),
                                   (Vnode, "begin_write")])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_crash_leaves_all_new_children_or_none(
