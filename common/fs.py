@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from penstock.common.errors import StorageError
-from penstock.common.private import FILE_MODE, make_private
+from penstock.common.private import FILE_MODE, make_private, sync
 
 T = TypeVar("T")
 
@@ -224,14 +224,7 @@ class OsFs:
         _guard("rename", source, lambda: os.replace(source, target))
 
     def fsync_dir(self, path: Path) -> None:
-        def sync() -> None:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-        _guard("sync the directory", path, sync)
+        _guard("sync the directory", path, lambda: sync(path))
 
     def list(self, path: Path) -> list[str]:
         try:

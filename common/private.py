@@ -37,6 +37,15 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def sync(path: Path | str) -> None:
+    """Returns once the disk has a file, or which files a directory has."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def private_umask() -> Iterator[None]:
     """What this process and those it starts make meanwhile is its owner's alone: for files that others' code makes."""

@@ -123,11 +123,7 @@ class Dnode:
         What there was is moved out of the way; after a crash in between there is no vnode. Raises StorageError,
         CorruptionError.
         """
-        with self._lock:
-            vnode = self._vnodes.pop(vgroup_id, None)
-            self._problems.pop(vgroup_id, None)
-        if vnode is not None:
-            vnode.close(flush=False)
+        self._close_vnode(vgroup_id)
         directory = self._paths.vnode(vgroup_id)
         with self.folders_lock:
             if directory.is_dir():
@@ -140,13 +136,16 @@ class Dnode:
 
     def drop_vnode(self, vgroup_id: int) -> None:
         """Closes a vnode and deletes all its files; an unknown one is no error."""
+        self._close_vnode(vgroup_id)
+        with self.folders_lock:
+            _remove_tree(self._fs, self._paths.vnode(vgroup_id))
+
+    def _close_vnode(self, vgroup_id: int) -> None:
         with self._lock:
             vnode = self._vnodes.pop(vgroup_id, None)
             self._problems.pop(vgroup_id, None)
         if vnode is not None:
             vnode.close(flush=False)
-        with self.folders_lock:
-            _remove_tree(self._fs, self._paths.vnode(vgroup_id))
 
     @property
     def problems(self) -> dict[int, PenstockError]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.common.errors import ConfigError, CorruptionError
-from penstock.common.private import make_private, write_private
+from penstock.common.private import make_private, sync, write_private
 
 
 class BackupStore(Protocol):
@@ -69,7 +69,7 @@ class DirectoryStore:
         target = self._root / name
         make_private(target.parent)
         write_private(target, data)
-        _sync(target)
+        sync(target)
 
     def read(self, name: str, most: int) -> bytes:
         with (self._root / name).open("rb") as file:
@@ -134,11 +134,3 @@ def _bounded(data: bytes, name: str, most: int) -> bytes:
     if len(data) > most:
         raise CorruptionError(f"backup {name} is longer than {most} bytes")
     return data
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

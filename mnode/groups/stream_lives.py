@@ -34,11 +34,9 @@ class StreamLives:
 
     def prepared(self, event: StreamPrepared, now: float) -> list[Instruction]:
         """Deploys the attempt that was prepared."""
-        stream = self._book.streams.get(event.stream_id)
-        if stream is None or stream.state is not StreamState.PREPARING:
-            return [LateGroupEvent(event, "nobody waits for it")]
-        if stream.preparation != event.preparation:
-            return [LateGroupEvent(event, "a later preparation is under way")]
+        stream = self._awaiting(event)
+        if isinstance(stream, LateGroupEvent):
+            return [stream]
         self._book.move_stream(stream, StreamState.DEPLOYING, stream.reason, now)
         if stream.attempt > 0:
             stream.restarts += 1
@@ -48,14 +46,19 @@ class StreamLives:
 
     def preparation_failed(self, event: PreparationFailed, now: float) -> list[Instruction]:
         """Lets the stream wait for its next attempt."""
-        stream = self._book.streams.get(event.stream_id)
-        if stream is None or stream.state is not StreamState.PREPARING:
-            return [LateGroupEvent(event, "nobody waits for it")]
-        if stream.preparation != event.preparation:
-            return [LateGroupEvent(event, "a later preparation is under way")]
+        stream = self._awaiting(event)
+        if isinstance(stream, LateGroupEvent):
+            return [stream]
         self._note_failure(stream, event.cause, now)
         self.back_off(stream, event.reason, now)
         return [StreamDown(stream.stream_id, event.reason)]
+
+    def _awaiting(self, event: StreamPrepared | PreparationFailed) -> PlacedStream | LateGroupEvent:
+        stream = self._book.streams.get(event.stream_id)
+        if stream is None or stream.state is not StreamState.PREPARING:
+            return LateGroupEvent(event, "nobody waits for it")
+        return stream if stream.preparation == event.preparation else LateGroupEvent(
+            event, "a later preparation is under way")
 
     def deployed(self, event: StreamDeployed, now: float) -> list[Instruction]:
         """Counts a worker's answer; with the last one the stream runs."""

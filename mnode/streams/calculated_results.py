@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.common.errors import InvalidValueError
-from penstock.common.one_array import one_array
 from penstock.mnode.streams.fired_windows import FiredWindow, Times
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number

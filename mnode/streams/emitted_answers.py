@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
-from penstock.common.one_array import one_array
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_answers import Run

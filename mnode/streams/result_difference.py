@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.common.errors import InvalidValueError
 from penstock.common.masks import all_set
-from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
 from penstock.mnode.write.keyed_results import keyed_changes, of_table, stored_rows, stored_rows_with, times_of

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from penstock.common.arrow_data import to_ipc
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import NotFoundError
 from penstock.mnode.catalog.catalog import Catalog
@@ -96,8 +97,5 @@ def tables_ipc(tags: Sequence[Column], members: Sequence[ChildTable]) -> bytes:
               pa.array([child.name for child in members], pa.string())]
     arrays += [tag_array(tag, [child.tag_values[place] for child in members]) for place, tag in enumerate(tags)]
     batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(tags)))])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
+    data: bytes = to_ipc(batch).to_pybytes()
     return data

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.csv as csv
 
+from penstock.common.arrow_data import one_array
 from penstock.common.duckdb_types import plain
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, StorageError
 from penstock.mnode.write.csv_dialect import (
@@ -199,7 +200,7 @@ class CsvReader:
                     quoted_strings_can_be_null=False))
         except pa.ArrowInvalid:
             return None
-        return tuple(_whole(column) for column in table.columns)
+        return tuple(one_array(column) for column in table.columns)
 
     def _by_text(self) -> CsvCells | None:
         text = self._text()
@@ -284,11 +285,6 @@ def _convert(column: Column, texts: pa.StringArray, constants: Constants, cells:
 
 def _hints(hint: str | None, read_as: str | None) -> str | None:
     return "; ".join(filter(None, [hint, None if read_as is None else f"the file was read as {read_as}"])) or None
-
-
-def _whole(column: pa.ChunkedArray) -> pa.StringArray:
-    whole = column.combine_chunks()
-    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
 
 
 # --- files that are written ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.one_array import one_array
+from penstock.common.arrow_data import one_array
 from penstock.mnode.dnode.value_lookup import rows_having
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches

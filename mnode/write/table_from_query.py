@@ -9,8 +9,8 @@ from threading import RLock
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.common.errors import InvalidStatementError, PenstockError
-from penstock.common.one_array import one_array
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import database_of, require_table

@@ -381,34 +381,20 @@ def _end(start: Tree, grid: Grid) -> Tree:
 
 
 def _micros(value: Tree, grid: Grid) -> Tree:
-    match grid.precision:
-        case "ms":
-            return _times(value, 1000)
-        case "us":
-            return value
-        case "ns":
-            return _floor_div(value, 1000)
+    if grid.precision == "us":
+        return value
+    return _times(value, 1000) if grid.precision == "ms" else _floor_div(value, 1000)
 
 
 def _from_micros(micros: Tree, grid: Grid) -> Tree:
-    match grid.precision:
-        case "ms":
-            return _floor_div(micros, 1000)
-        case "us":
-            return micros
-        case "ns":
-            return _times(micros, 1000)
+    if grid.precision == "us":
+        return micros
+    return _floor_div(micros, 1000) if grid.precision == "ms" else _times(micros, 1000)
 
 
 def _as_units(micros: Tree, grid: Grid) -> Tree:
     """A number of microseconds that is a whole number of units, as units."""
-    match grid.precision:
-        case "ms":
-            return fragment("(:micros // 1000)", micros=micros)
-        case "us":
-            return micros
-        case "ns":
-            return _times(micros, 1000)
+    return fragment("(:micros // 1000)", micros=micros) if grid.precision == "ms" else _from_micros(micros, grid)
 
 
 def _local(utc: Tree, grid: Grid) -> Tree:

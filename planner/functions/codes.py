@@ -9,10 +9,8 @@ from penstock.planner.functions.spec import (
     NUMBERS,
     TEXTS,
     Argument,
-    FunctionSpec,
-    ResultRule,
-    ScalarBuilder,
     always,
+    function,
     text_of_first,
 )
 from penstock.planner.functions.string import LONGEST, too_long, within
@@ -53,32 +51,27 @@ def _mask_partial(given: ScalarCall) -> Tree:
                     given.text(3)), body)
 
 
-def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder | str,
-              example: str, summary: str) -> FunctionSpec:
-    return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
-
-
 FUNCTIONS = (
-    _function("to_base64", (Argument("value", NUMBERS | TEXTS | {Kind.BOOL, Kind.TIMESTAMP}),), always(VARCHAR),
-              _to_base64, "to_base64('Hello')",
-              "The text, or the value as text, in Base64: BOOL as 0 or 1, TIMESTAMP in UTC. A result longer than "
-              "65517 bytes is an error."),
-    _function("from_base64", (_TEXT,), always(VARCHAR), _from_base64, "from_base64('SGVsbG8=')",
-              "The text encoded in Base64; NULL if the argument isn't Base64 of a text."),
-    _function("md5", (_TEXT,), always(DataType(Kind.VARCHAR, 32)), "md5(:text)", "md5('mytext')",
-              "The MD5 hash of the text, in hexadecimal digits."),
-    _function("sha1", (_TEXT,), always(DataType(Kind.VARCHAR, 40)), "sha1(:text)", "sha1('mytext')",
-              "The SHA-1 hash of the text, in hexadecimal digits."),
-    _function("sha", (_TEXT,), always(DataType(Kind.VARCHAR, 40)), "sha1(:text)", "sha('mytext')", "The same as sha1."),
-    _function("sha2", (_TEXT, Argument("bits", INTEGER_KINDS, literal=True, choices=(256,))),
-              always(DataType(Kind.VARCHAR, 64)), "sha256(:text)", "sha2('mytext', 256)",
-              "The SHA-2 hash of the text, in hexadecimal digits; of 256 bits."),
-    _function("mask_full", (_TEXT, Argument("mask", TEXTS)), text_of_first,
-              "CASE WHEN :text IS NOT NULL THEN :mask END", "mask_full('mytext', 'SECRET')",
-              "The mask in place of the text."),
-    _function("mask_partial", (_TEXT, Argument("head", INTEGER_KINDS), Argument("tail", INTEGER_KINDS),
+    function("to_base64", (Argument("value", NUMBERS | TEXTS | {Kind.BOOL, Kind.TIMESTAMP}),), always(VARCHAR),
+             _to_base64, "to_base64('Hello')",
+             "The text, or the value as text, in Base64: BOOL as 0 or 1, TIMESTAMP in UTC. A result longer than "
+             "65517 bytes is an error."),
+    function("from_base64", (_TEXT,), always(VARCHAR), _from_base64, "from_base64('SGVsbG8=')",
+             "The text encoded in Base64; NULL if the argument isn't Base64 of a text."),
+    function("md5", (_TEXT,), always(DataType(Kind.VARCHAR, 32)), "md5(:text)", "md5('mytext')",
+             "The MD5 hash of the text, in hexadecimal digits."),
+    function("sha1", (_TEXT,), always(DataType(Kind.VARCHAR, 40)), "sha1(:text)", "sha1('mytext')",
+             "The SHA-1 hash of the text, in hexadecimal digits."),
+    function("sha", (_TEXT,), always(DataType(Kind.VARCHAR, 40)), "sha1(:text)", "sha('mytext')", "The same as sha1."),
+    function("sha2", (_TEXT, Argument("bits", INTEGER_KINDS, literal=True, choices=(256,))),
+             always(DataType(Kind.VARCHAR, 64)), "sha256(:text)", "sha2('mytext', 256)",
+             "The SHA-2 hash of the text, in hexadecimal digits; of 256 bits."),
+    function("mask_full", (_TEXT, Argument("mask", TEXTS)), text_of_first,
+             "CASE WHEN :text IS NOT NULL THEN :mask END", "mask_full('mytext', 'SECRET')",
+             "The mask in place of the text."),
+    function("mask_partial", (_TEXT, Argument("head", INTEGER_KINDS), Argument("tail", INTEGER_KINDS),
                                Argument("mask", TEXTS)),
-              text_of_first, _mask_partial, "mask_partial('mytext', 1, 2, '*')",
-              "The text with the given number of characters at its head and tail replaced by a character."),
-    _function("mask_none", (_TEXT,), text_of_first, ":text", "mask_none('mytext')", "The text as it is."),
+             text_of_first, _mask_partial, "mask_partial('mytext', 1, 2, '*')",
+             "The text with the given number of characters at its head and tail replaced by a character."),
+    function("mask_none", (_TEXT,), text_of_first, ":text", "mask_none('mytext')", "The text as it is."),
 )

@@ -315,6 +315,12 @@ def _check_argument(
             raise wrong(WRONG_ARGUMENT_VALUE, f"{limits}, not {constant}")
 
 
+def function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder | str, example: str,
+             summary: str) -> FunctionSpec:
+    """Returns the record of a scalar function."""
+    return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
+
+
 # --- result rules ----------------------------------------------------------------
 
 

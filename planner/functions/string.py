@@ -18,9 +18,9 @@ from penstock.planner.functions.spec import (
     TEXTS,
     Argument,
     FunctionSpec,
-    ResultRule,
     ScalarBuilder,
     always,
+    function,
     joined_text,
     joined_with_separator,
     same_as_first,
@@ -45,11 +45,6 @@ _TEXT = Argument("text", TEXTS)
 _POSITION = Argument("position", INTEGER_KINDS)
 _COUNT = Argument("count", INTEGER_KINDS)
 _PADDING = Argument("padding", TEXTS, optional=True)
-
-
-def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder | str,
-              example: str, summary: str) -> FunctionSpec:
-    return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
 
 
 def within(value: Tree, low: int, high: int) -> Tree:
@@ -259,71 +254,71 @@ def _char(given: ScalarCall) -> Tree:
 
 
 FUNCTIONS = (
-    _function("length", (Argument("text", TEXTS | {Kind.VARBINARY}),), always(BIGINT), _length, "length('Größe')",
-              "The length in bytes; NCHAR has four bytes per character."),
-    _function("char_length", (_TEXT,), always(BIGINT), "length(:text)", "char_length('Größe')",
-              "The length in characters."),
-    _function("lower", (_TEXT,), same_as_first, "lower(:text)", "lower('Oslo')", "The text in lower case."),
-    _function("upper", (_TEXT,), same_as_first, "upper(:text)", "upper('Oslo')", "The text in upper case."),
-    _function("ltrim", (_TEXT,), same_as_first, "ltrim(:text, ' ')", "ltrim('  x')",
-              "The text without spaces on the left."),
-    _function("rtrim", (_TEXT,), same_as_first, "rtrim(:text, ' ')", "rtrim('x  ')",
-              "The text without spaces on the right."),
-    _function("trim", (_TEXT, Argument("remove", TEXTS, optional=True)), same_as_first, trim,
-              "trim(LEADING 'ab' FROM 'ababx')",
-              "The text without spaces, or without repetitions of another text, at one or both ends: "
-              "`trim([leading|trailing|both] [remove] from text)`."),
-    _function("substr", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
-              "substr('Hello', 2, 3)",
-              "`count` characters from `position`. Positions start at 1; negative positions count from the end."),
-    _function("substring", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
-              "substring('Hello' FROM -2)", "The same as substr; also `substring(text from position for count)`."),
-    _function("substring_index", (_TEXT, Argument("delimiter", TEXTS), _COUNT), same_as_first, _substring_index,
-              "substring_index('a.b.c', '.', 2)",
-              "The text before the count-th delimiter. If `count` is negative, the text after it, counted from the "
-              "end."),
-    _function("concat", (_TEXT, Argument("text", TEXTS, repeats=7)), joined_text, _concat, "concat('a', 'b', 'c')",
-              "Two to eight texts joined; NULL if one of them is NULL. A result longer than 65517 bytes is an "
-              "error."),
-    _function("concat_ws", (Argument("separator", TEXTS), _TEXT, Argument("text", TEXTS, repeats=7)),
-              joined_with_separator, _concat_ws, "concat_ws('-', 'a', 'b', 'c')",
-              "Two to eight texts joined with a separator; NULL if one of them is NULL. A result longer than 65517 "
-              "bytes is an error."),
-    _function("replace", (_TEXT, Argument("search", TEXTS), Argument("replacement", TEXTS)), text_of_first, _replace,
-              "replace('aabb', 'a', 'x')",
-              "The text with every occurrence of one text replaced by another. A result longer than 65517 bytes is "
-              "an error."),
-    _function("lpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("lpad"), "lpad('7', 3, '0')",
-              "The text padded on the left to `count` characters with spaces or another text. A longer text is "
-              "truncated. NULL if `count` is more than 65517."),
-    _function("rpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("rpad"), "rpad('7', 3, '0')",
-              "As lpad, padded on the right."),
-    _function("regexp_extract",
-              (_TEXT, Argument("pattern", TEXTS, literal=True),
+    function("length", (Argument("text", TEXTS | {Kind.VARBINARY}),), always(BIGINT), _length, "length('Größe')",
+             "The length in bytes; NCHAR has four bytes per character."),
+    function("char_length", (_TEXT,), always(BIGINT), "length(:text)", "char_length('Größe')",
+             "The length in characters."),
+    function("lower", (_TEXT,), same_as_first, "lower(:text)", "lower('Oslo')", "The text in lower case."),
+    function("upper", (_TEXT,), same_as_first, "upper(:text)", "upper('Oslo')", "The text in upper case."),
+    function("ltrim", (_TEXT,), same_as_first, "ltrim(:text, ' ')", "ltrim('  x')",
+             "The text without spaces on the left."),
+    function("rtrim", (_TEXT,), same_as_first, "rtrim(:text, ' ')", "rtrim('x  ')",
+             "The text without spaces on the right."),
+    function("trim", (_TEXT, Argument("remove", TEXTS, optional=True)), same_as_first, trim,
+             "trim(LEADING 'ab' FROM 'ababx')",
+             "The text without spaces, or without repetitions of another text, at one or both ends: "
+             "`trim([leading|trailing|both] [remove] from text)`."),
+    function("substr", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
+             "substr('Hello', 2, 3)",
+             "`count` characters from `position`. Positions start at 1; negative positions count from the end."),
+    function("substring", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
+             "substring('Hello' FROM -2)", "The same as substr; also `substring(text from position for count)`."),
+    function("substring_index", (_TEXT, Argument("delimiter", TEXTS), _COUNT), same_as_first, _substring_index,
+             "substring_index('a.b.c', '.', 2)",
+             "The text before the count-th delimiter. If `count` is negative, the text after it, counted from the "
+             "end."),
+    function("concat", (_TEXT, Argument("text", TEXTS, repeats=7)), joined_text, _concat, "concat('a', 'b', 'c')",
+             "Two to eight texts joined; NULL if one of them is NULL. A result longer than 65517 bytes is an "
+             "error."),
+    function("concat_ws", (Argument("separator", TEXTS), _TEXT, Argument("text", TEXTS, repeats=7)),
+             joined_with_separator, _concat_ws, "concat_ws('-', 'a', 'b', 'c')",
+             "Two to eight texts joined with a separator; NULL if one of them is NULL. A result longer than 65517 "
+             "bytes is an error."),
+    function("replace", (_TEXT, Argument("search", TEXTS), Argument("replacement", TEXTS)), text_of_first, _replace,
+             "replace('aabb', 'a', 'x')",
+             "The text with every occurrence of one text replaced by another. A result longer than 65517 bytes is "
+             "an error."),
+    function("lpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("lpad"), "lpad('7', 3, '0')",
+             "The text padded on the left to `count` characters with spaces or another text. A longer text is "
+             "truncated. NULL if `count` is more than 65517."),
+    function("rpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("rpad"), "rpad('7', 3, '0')",
+             "As lpad, padded on the right."),
+    function("regexp_extract",
+             (_TEXT, Argument("pattern", TEXTS, literal=True),
                Argument("group", INTEGER_KINDS, low=0, high=512, optional=True)),
-              text_of_first, _regexp_extract, "regexp_extract('2026-04', '([0-9]+)-([0-9]+)', 2)",
-              "The text that a group of a regular expression matches. The default is the first group; 0 is the "
-              "whole expression. NULL if there is no match or the match is empty."),
-    _function("regexp_replace",
-              (_TEXT, Argument("pattern", TEXTS), Argument("replacement", TEXTS),
+             text_of_first, _regexp_extract, "regexp_extract('2026-04', '([0-9]+)-([0-9]+)', 2)",
+             "The text that a group of a regular expression matches. The default is the first group; 0 is the "
+             "whole expression. NULL if there is no match or the match is empty."),
+    function("regexp_replace",
+             (_TEXT, Argument("pattern", TEXTS), Argument("replacement", TEXTS),
                Argument("options", TEXTS, literal=True, optional=True)),
-              text_of_first, _regexp_replace, "regexp_replace('2026-04', '([0-9]+)-([0-9]+)', '\\\\2/\\\\1')",
-              "The text with the first match of a regular expression replaced, or all matches with the option `g`. "
-              "`\\\\1` stands for the first group. It is an error if the result might exceed 16 MiB."),
-    _function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
-              "The text `count` times; empty if `count` is less than 1. NULL if the result is longer than 65517 "
-              "bytes."),
+             text_of_first, _regexp_replace, "regexp_replace('2026-04', '([0-9]+)-([0-9]+)', '\\\\2/\\\\1')",
+             "The text with the first match of a regular expression replaced, or all matches with the option `g`. "
+             "`\\\\1` stands for the first group. It is an error if the result might exceed 16 MiB."),
+    function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
+             "The text `count` times; empty if `count` is less than 1. NULL if the result is longer than 65517 "
+             "bytes."),
     FunctionSpec("bitstring", "scalar", (Argument("bits", TEXTS | {Kind.OTHER}), Argument("length", INTEGER_KINDS)),
                  always(other_type("BIT")),
                  "The bits with leading zeros up to the length. A result longer than 65517 bytes is an error.",
                  in_stream=False, example="bitstring('101', 8)", scalar=_bitstring),
-    _function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",
-              "position('l' IN 'Hello')",
-              "The position of the first occurrence of one text in another, from 1; 0 if there is none: "
-              "`position(search in text)`."),
-    _function("ascii", (_TEXT,), always(BIGINT), _ascii, "ascii('a')", "The first byte of the text as a number."),
-    _function("char", (Argument("code", NUMBERS | TEXTS, repeats=1000),), always(VARCHAR), _char, "char(77, 121)",
-              "The characters with these codes; NULLs are skipped."),
-    _function("crc32", (Argument("value", ANY - {Kind.JSON, Kind.GEOMETRY}),), always(DataType(Kind.UINT)), _crc32,
-              "crc32('abc')", "The CRC-32 checksum of the text, or of the value as text."),
+    function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",
+             "position('l' IN 'Hello')",
+             "The position of the first occurrence of one text in another, from 1; 0 if there is none: "
+             "`position(search in text)`."),
+    function("ascii", (_TEXT,), always(BIGINT), _ascii, "ascii('a')", "The first byte of the text as a number."),
+    function("char", (Argument("code", NUMBERS | TEXTS, repeats=1000),), always(VARCHAR), _char, "char(77, 121)",
+             "The characters with these codes; NULLs are skipped."),
+    function("crc32", (Argument("value", ANY - {Kind.JSON, Kind.GEOMETRY}),), always(DataType(Kind.UINT)), _crc32,
+             "crc32('abc')", "The CRC-32 checksum of the text, or of the value as text."),
 )

@@ -16,10 +16,9 @@ from penstock.planner.functions.spec import (
     TIMES,
     ZERO_ONE,
     Argument,
-    FunctionSpec,
-    ResultRule,
     ScalarBuilder,
     always,
+    function,
 )
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import timestamp_constant
@@ -134,38 +133,33 @@ def _week(given: ScalarCall) -> Tree:
     return _week_number(_local(given), mode if isinstance(mode, int) else 0)
 
 
-def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder, example: str,
-              summary: str) -> FunctionSpec:
-    return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
-
-
 FUNCTIONS = (
-    _function("now", (), always(timestamp()), _now, "now() = now()", "The time at which the statement began."),
-    _function("today", (), always(timestamp()), _today, "today() <= now()",
-              "Midnight of the current day in the session's time zone."),
-    _function("timezone", (), always(DataType(Kind.VARCHAR, 64)), _timezone, "timezone()",
-              "The session's time zone."),
-    _function("timediff", (_TIME, _TIME, Argument("unit", duration=True, optional=True)), always(BIGINT),
-              near(_timediff), "timediff('2024-01-02', '2024-01-01', 1h)",
-              "The first time minus the second in units of `unit`, truncated towards zero."),
-    _function("timetruncate",
-              (_TIME, Argument("unit", duration=True),
+    function("now", (), always(timestamp()), _now, "now() = now()", "The time at which the statement began."),
+    function("today", (), always(timestamp()), _today, "today() <= now()",
+             "Midnight of the current day in the session's time zone."),
+    function("timezone", (), always(DataType(Kind.VARCHAR, 64)), _timezone, "timezone()",
+             "The session's time zone."),
+    function("timediff", (_TIME, _TIME, Argument("unit", duration=True, optional=True)), always(BIGINT),
+             near(_timediff), "timediff('2024-01-02', '2024-01-01', 1h)",
+             "The first time minus the second in units of `unit`, truncated towards zero."),
+    function("timetruncate",
+             (_TIME, Argument("unit", duration=True),
                Argument("use_zone", INTEGER_KINDS, literal=True, choices=ZERO_ONE, optional=True)),
-              always(timestamp()), near(_timetruncate), "timetruncate(ts, 1h) FROM m WHERE v = 3",
-              "The time truncated to a whole 1b, 1u, 1a, 1s, 1m, 1h, 1d or 1w. Days and weeks are those of the "
-              "session's time zone, or of UTC if the third argument is 0."),
-    _function("week", (_TIME, Argument("mode", INTEGER_KINDS, literal=True, low=0, high=7, optional=True)),
-              always(BIGINT), near(_week), "week('2024-01-07')",
-              "The number of the week. The mode, 0 to 7, selects how weeks are counted, as in MySQL."),
-    _function("weekofyear", (_TIME,), always(BIGINT), near(lambda given: _week_number(_local(given), 3)),
-              "weekofyear('2024-01-07')", "The number of the ISO week, 1 to 53."),
-    _function("weekday", (_TIME,), always(BIGINT),
-              near(lambda given: fragment("CAST(isodow(:local) - 1 AS BIGINT)", local=_local(given))),
-              "weekday('2024-01-07')", "The day of the week, 0 is Monday."),
-    _function("date", (_TIME,), always(DataType(Kind.VARCHAR, 10)),
-              near(lambda given: fragment("strftime(:local, '%Y-%m-%d')", local=_local(given))), "date('2024-01-07')",
-              "The date of a time in the session's time zone, as `yyyy-mm-dd`."),
-    _function("dayofweek", (_TIME,), always(BIGINT),
-              near(lambda given: fragment("CAST(dayofweek(:local) + 1 AS BIGINT)", local=_local(given))),
-              "dayofweek('2024-01-07')", "The day of the week, 1 is Sunday."),
+             always(timestamp()), near(_timetruncate), "timetruncate(ts, 1h) FROM m WHERE v = 3",
+             "The time truncated to a whole 1b, 1u, 1a, 1s, 1m, 1h, 1d or 1w. Days and weeks are those of the "
+             "session's time zone, or of UTC if the third argument is 0."),
+    function("week", (_TIME, Argument("mode", INTEGER_KINDS, literal=True, low=0, high=7, optional=True)),
+             always(BIGINT), near(_week), "week('2024-01-07')",
+             "The number of the week. The mode, 0 to 7, selects how weeks are counted, as in MySQL."),
+    function("weekofyear", (_TIME,), always(BIGINT), near(lambda given: _week_number(_local(given), 3)),
+             "weekofyear('2024-01-07')", "The number of the ISO week, 1 to 53."),
+    function("weekday", (_TIME,), always(BIGINT),
+             near(lambda given: fragment("CAST(isodow(:local) - 1 AS BIGINT)", local=_local(given))),
+             "weekday('2024-01-07')", "The day of the week, 0 is Monday."),
+    function("date", (_TIME,), always(DataType(Kind.VARCHAR, 10)),
+             near(lambda given: fragment("strftime(:local, '%Y-%m-%d')", local=_local(given))), "date('2024-01-07')",
+             "The date of a time in the session's time zone, as `yyyy-mm-dd`."),
+    function("dayofweek", (_TIME,), always(BIGINT),
+             near(lambda given: fragment("CAST(dayofweek(:local) + 1 AS BIGINT)", local=_local(given))),
+             "dayofweek('2024-01-07')", "The day of the week, 1 is Sunday."),
 )

@@ -264,12 +264,16 @@ def _number_text(value: Constant) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _integer(value: Constant, raw: str, data_type: DataType) -> int:
+def _exact_number(value: Constant, raw: str, data_type: DataType) -> Decimal:
     text = _number_text(value)
     number = None if text is None else exact(text)
     if number is None:
         raise _not_a(value, raw, data_type)
-    return int(number.to_integral_value(ROUND_HALF_UP))
+    return number
+
+
+def _integer(value: Constant, raw: str, data_type: DataType) -> int:
+    return int(_exact_number(value, raw, data_type).to_integral_value(ROUND_HALF_UP))
 
 
 def _in_range(value: int, kind: Kind, raw: str) -> int:
@@ -295,18 +299,11 @@ def _bool(value: Constant, raw: str) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    text = _number_text(value)
-    number = None if text is None else exact(text)
-    if number is None:
-        raise _not_a(value, raw, DataType(Kind.BOOL))
-    return number != 0
+    return _exact_number(value, raw, DataType(Kind.BOOL)) != 0
 
 
 def _decimal(value: Constant, raw: str, data_type: DataType) -> Decimal:
-    text = _number_text(value)
-    number = None if text is None else exact(text)
-    if number is None:
-        raise _not_a(value, raw, data_type)
+    number = _exact_number(value, raw, data_type)
     digits, scale = data_type.digits or 38, data_type.scale or 0
     with localcontext() as context:
         context.prec = 2 * _MAX_NUMBER_TEXT

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
+from penstock.common.arrow_data import one_array
 from penstock.common.closed_duckdb import (
     UNBOUNDED,
     DuckdbBounds,
@@ -17,7 +18,6 @@ from penstock.common.closed_duckdb import (
     small_duckdb,
 )
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
-from penstock.common.one_array import one_array
 from penstock.planner.duckdb_sql.quoting import for_duckdb, from_duckdb, renamed
 from penstock.tasks.compute.function_runtime import UserFunctions
 

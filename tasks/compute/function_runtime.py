@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 import duckdb
 import pyarrow as pa
 
+from penstock.common.arrow_data import one_array
 from penstock.common.clock import Clock
 from penstock.common.errors import UserFunctionError
-from penstock.common.one_array import one_array
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import DataType, Kind

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.common.masks import all_set
-from penstock.common.one_array import one_array
 from penstock.planner.task_plans.kernel_spec import Expr
 from penstock.sql.types import DataType, Kind
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.common.arrow_data import from_ipc, to_ipc
 from penstock.common.errors import InternalError, PenstockError
 from penstock.common.sent_errors import decode_error, encode_error
 from penstock.tasks.flow.queues import ChannelQueue
@@ -146,8 +147,7 @@ class Message:
 
     def _rows(self, schema: pa.Schema | None) -> pa.RecordBatch:
         if self.whole:
-            with pa.ipc.open_stream(self.block) as stream:
-                return stream.read_next_batch()
+            return from_ipc(self.block)
         if schema is None:
             raise ValueError("rows without a schema")
         return pa.ipc.read_record_batch(self.block, schema)
@@ -174,7 +174,7 @@ def frame_to_wire(
         if schema is not None and schema.equals(rows.schema):
             data = rows.serialize()
         elif _has_dictionary(rows.schema):
-            kind, data = _WHOLE, _whole(rows)
+            kind, data = _WHOLE, to_ipc(rows)
         else:
             schema = rows.schema
             described, data = schema.serialize(), rows.serialize()
@@ -189,13 +189,6 @@ def frame_to_wire(
 def closing_to_wire(number: int) -> bytes:
     """Returns what says that nothing more will come on a channel of this connection."""
     return _HEADER.pack(_CLOSING, number, 0, 0, 0, 0, 0)
-
-
-def _whole(rows: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return sink.getvalue()
 
 
 def _has_dictionary(kind: pa.Schema | pa.DataType) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.arrow_data import from_ipc, to_ipc
 from penstock.tasks.protocol.block_schema import OPERATION, REPLAYED_ROWS
 from penstock.tasks.state.state_store import StateStore
 from penstock.vnode.store.sorted_keys import TS_MIN, key_codes
@@ -124,7 +125,7 @@ class SideRows:
         if leaf.rows is None:
             (stored,) = self._store.get_many([self._key(leaf.first)])
             assert stored is not None
-            leaf.rows = _decoded(stored, self._schema)
+            leaf.rows = from_ipc(stored)
             self._bytes += leaf.nbytes
         return leaf.rows
 
@@ -246,13 +247,13 @@ class SideRows:
         self._gone.clear()
         self._write([leaf for leaf in self._leaves if leaf.changed])
         if self._newest_changed:
-            self._store.put_many([(self._prefix + _NEWEST, _encoded(self._newest))])
+            self._store.put_many([(self._prefix + _NEWEST, to_ipc(self._newest).to_pybytes())])
             self._newest_changed = False
 
     def _write(self, leaves: Sequence[Leaf]) -> None:
         for leaf in leaves:
             if leaf.changed and leaf.rows is not None:
-                self._store.put_many([(self._key(leaf.first), _encoded(leaf.rows))])
+                self._store.put_many([(self._key(leaf.first), to_ipc(leaf.rows).to_pybytes())])
                 leaf.changed = False
 
     def restore(self) -> None:
@@ -261,11 +262,11 @@ class SideRows:
             first = _FIRST.unpack(key[2:])[0] - _SIGN
             leaf = Leaf(first, None, 0, TS_MIN, 0)
             self._insert(len(self._leaves), leaf)
-            self._set(leaf, _decoded(value, self._schema))
+            self._set(leaf, from_ipc(value))
             leaf.changed = False
         (newest,) = self._store.get_many([self._prefix + _NEWEST])
         if newest is not None:
-            self._newest = _decoded(newest, self._schema)
+            self._newest = from_ipc(newest)
         if self._leaves and self._firsts[0] != TS_MIN:  # what was before it is forgotten
             self._firsts[0] = TS_MIN
 
@@ -280,17 +281,3 @@ def _times(rows: pa.RecordBatch) -> Times:
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def _encoded(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def _decoded(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as reader:
-        batches = list(reader)
-    return pa.concat_batches(batches) if batches else _empty(schema)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.one_array import one_array
+from penstock.common.arrow_data import one_array
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.sql.rows.keyed_rows import equal_values, key_texts
 from penstock.sql.schema import Column

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.common.arrow_data import from_ipc, to_ipc
 from penstock.common.errors import InternalError
 from penstock.tasks.state.state_store import StateStore
 
@@ -51,8 +52,7 @@ class InFlightResults:
             raise InternalError(f"batch {number} of the results set aside is missing")
         self._store.put_many([(_key(number), None)])
         self.nbytes -= self._sizes.pop(number)
-        with pa.ipc.open_stream(stored) as reader:
-            return reader.read_next_batch()
+        return from_ipc(stored)
 
     def save(self) -> list[list[int]]:
         """Returns what `restore` needs besides the store, as JSON can hold it."""
@@ -64,10 +64,7 @@ class InFlightResults:
         self.nbytes = sum(self._sizes.values())
 
     def _put(self, number: int, batch: pa.RecordBatch) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        stored = sink.getvalue().to_pybytes()
+        stored = to_ipc(batch).to_pybytes()
         self._store.put_many([(_key(number), stored)])
         self._sizes[number] = len(stored)
         self.nbytes += len(stored)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.arrow_data import one_array
 from penstock.vnode.store.key_search import KeySearch
 from penstock.vnode.store.memtable import VERSION_COLUMN, TimeRange
 from penstock.vnode.store.sorted_keys import (
@@ -291,12 +292,12 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: Tombstones, *, as_
     """
     if not rows.num_rows:
         return rows
-    tuid, ts = tuids_of(_one(rows.column(0))), times_of(_one(rows.column(1)))
-    version: U64 = _one(rows.column(rows.num_columns - 1)).to_numpy()
+    tuid, ts = tuids_of(one_array(rows.column(0))), times_of(one_array(rows.column(1)))
+    version: U64 = one_array(rows.column(rows.num_columns - 1)).to_numpy()
     order: Index | None = None
     codes: I64 | None = None
     if not (unique and ascending(tuid, ts)):
-        codes = key_codes(_one(rows.column(key_name))) if key_name is not None else None
+        codes = key_codes(one_array(rows.column(key_name))) if key_name is not None else None
         if not in_key_order(tuid, ts, codes, version):
             order = key_order(tuid, ts, codes, version)
             tuid, ts, version = tuid[order], ts[order], version[order]
@@ -314,7 +315,3 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: Tombstones, *, as_
         if not keep.all():
             order = np.flatnonzero(keep) if order is None else order[keep]
     return rows if order is None else rows.take(pa.array(order))
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

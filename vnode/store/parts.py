@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.common.arrow_data import one_array
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.vnode.store.key_search import KeySearch
@@ -104,8 +105,8 @@ class PartWriter:
 
     def add(self, rows: pa.Table) -> None:
         """Takes rows behind those before: `_tuid`, physical columns, `_ver`; sorted by key; at least one."""
-        tuid, ts = tuids_of(_one(rows.column(0))), times_of(_one(rows.column(1)))
-        version: U64 = _one(rows.column(VERSION_COLUMN)).to_numpy()
+        tuid, ts = tuids_of(one_array(rows.column(0))), times_of(one_array(rows.column(1)))
+        version: U64 = one_array(rows.column(VERSION_COLUMN)).to_numpy()
         self._extents.append((int(ts.min()), int(ts.max()), int(tuid[0]), int(tuid[-1]), int(version.min()),
                               int(version.max())))
         self._columns = tuple(rows.column_names[1:-1])
@@ -132,10 +133,6 @@ class PartWriter:
         min_ts, max_ts, min_tuid, max_tuid, min_version, max_version = zip(*self._extents, strict=True)
         return PartInfo(name, data.size, crc32c(data), self.num_rows, min(min_ts), max(max_ts), min_tuid[0],
                         max_tuid[-1], min(min_version), max(max_version), purged_version, updates, self._columns)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)

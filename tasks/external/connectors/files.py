@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, ExternalSystemError, LoginRefusedError, TargetMissingError
+from penstock.common.private import sync
 from penstock.tasks.external.connectors.libraries import importing
 
 with importing("fsspec"):
@@ -61,7 +62,7 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(pending, path)
-            _sync_directory(self._folder)
+            sync(self._folder)
 
     def get(self, name: str) -> bytes | None:
         """Returns a file of the folder, None if there is none. Raises ExternalSystemErrors."""
@@ -78,14 +79,6 @@ class Folder:
             yield
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own
             raise external_error(self._connection, error) from None
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:

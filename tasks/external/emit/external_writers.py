@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.common.arrow_data import from_ipc, to_ipc
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
@@ -205,10 +206,7 @@ class StagedWriter(ExternalWriter):
             return
         batch = self._open[0] if len(self._open) == 1 else pa.concat_batches(self._open)
         self._open, self._open_bytes = [], 0
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        stored = sink.getvalue().to_pybytes()
+        stored = to_ipc(batch).to_pybytes()
         self._store.put_many([(_key(self._next_key), stored)])
         self._fresh.append((self._next_key, len(stored)))
         self._next_key += 1
@@ -231,7 +229,7 @@ class StagedWriter(ExternalWriter):
         key, _, _, number = self._parts[0]
         stored = _stored_part(self._store, key)
         digest = hashlib.blake2b(stored, digest_size=_DIGEST_BYTES).hexdigest()
-        self._sink_writer.put(Delivery(number, _rows_in(stored), digest))
+        self._sink_writer.put(Delivery(number, from_ipc(stored), digest))
         self._sent = 1
 
 
@@ -240,7 +238,7 @@ def sent_rows(store: StateStore, saved: Mapping[str, Any], rows: ExternalRows) -
 
     `saved` is what its `save` returned, the record among it. Raises CorruptionError.
     """
-    staged = [_rows_in(_stored_part(store, key)) for key, *_ in saved.get("parts", ())]
+    staged = [from_ipc(_stored_part(store, key)) for key, *_ in saved.get("parts", ())]
     return [*recorded(store, saved["sent"], rows.schema), *staged]
 
 
@@ -249,11 +247,6 @@ def _stored_part(store: StateStore, key: int) -> bytes:
     if stored is None:
         raise InternalError(f"part {key} of the results to be delivered is missing")
     return stored
-
-
-def _rows_in(stored: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(stored) as reader:
-        return reader.read_next_batch()
 
 
 def _key(number: int) -> bytes:
