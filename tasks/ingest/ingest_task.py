@@ -54,7 +54,7 @@ _HOLD_AFTER_S = 1.0
 _RETRY_S = (0.5, 30.0)
 """How long is waited, at first and at most, before a consumer is opened again that couldn't be."""
 _SHOWN_BYTES = 200
-_NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
+_NO_DATA = pa.record_batch([pa.nulls(0, pa.uint8())], names=["_"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from penstock.wal.shared_reading import SharedWalReader
 
 #: What a record takes in memory beside its payload: rows that were inserted one by one are mostly that.
 _RECORD_BYTES = 1536
-_NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
+_NO_DATA = pa.record_batch([pa.nulls(0, pa.uint8())], names=["_"])
 
 
 _Part = tuple[tuple[Record, ...], int]  # records, and how many rows of the stream's own source they have

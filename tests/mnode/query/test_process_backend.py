@@ -183,6 +183,14 @@ def test_it_is_of_low_priority_and_knows_nothing(backend: ProcessBackend, monkey
     assert not process.net_connections("inet")
 
 
+def test_it_does_without_pandas(backend: ProcessBackend) -> None:
+    """Arrow would load it with the first array that it makes, which takes longer than a query."""
+    process = process_of(backend)
+    with closing(backend.open(RunnableQuery("SELECT 0.5::DOUBLE f", {}, pa.schema([("f", pa.float64())])))) as run:
+        assert [piece.text for piece in run.json(10)] == [b"[0.5]"]
+    assert not [file.path for file in process.memory_maps() if "/pandas/" in file.path]
+
+
 def test_it_reads_below_its_directories_only(backend: ProcessBackend, folder: Path, tmp_path: Path) -> None:
     """Whatever SQL it gets."""
     for place in (folder, tmp_path):
