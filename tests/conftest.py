@@ -6,7 +6,8 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,28 @@ def profile() -> str:
 def times(in_ci: int, by_night: int) -> int:
     """Returns how often a test does what it does many times over: more often under `make nightly`."""
     return by_night if profile() == "nightly" else in_ci
+
+
+def combined(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Returns combinations of a value of each axis: all under `make nightly`, else so many that each two values of
+    different axes meet in one.
+    """
+    cases = list(product(*map(enumerate, axes)))
+    if profile() != "nightly":
+        cases = _covering(cases)
+    return [tuple(value for _, value in case) for case in cases]
+
+
+def _covering(cases: list[tuple[tuple[int, Any], ...]]) -> list[tuple[tuple[int, Any], ...]]:
+    """Returns few of all combinations, which have each pair that any has; values come with their numbers."""
+    pairs = [{*combinations(((axis, number) for axis, (number, _) in enumerate(case)), min(2, len(case)))}
+             for case in cases]
+    left, chosen = set().union(*pairs), []
+    while left:
+        best = max(range(len(cases)), key=lambda place: len(pairs[place] & left))
+        chosen.append(best)
+        left -= pairs[best]
+    return [cases[place] for place in sorted(chosen)]
 
 
 #: For what costs much, and of which a cheaper test sees most: `make nightly` runs it.
@@ -190,7 +213,7 @@ LONG = (
 
 
 #: Files that take a process of a minute or several, and so begin before others; as `LONG`.
-FIRST = ("engine/test_golden_streams.py", "engine/test_served_cluster.py", "engine/test_two_kills.py",
+FIRST = ("engine/test_golden_streams.py", "engine/test_served_cluster.py",
          "tasks/worker/test_cluster.py", "tasks/worker/test_cluster_executors.py", "tasks/worker/test_spark_runtime.py")
 
 

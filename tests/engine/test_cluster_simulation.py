@@ -15,7 +15,7 @@ from penstock.mnode.cluster.log_following import LogFollowing
 from penstock.mnode.cluster.synchronous_set import LogReplicas, SynchronousSet, SynchronousSetKeeper
 
 _CHUNKS = 4
-SEEDS = times(24, 20_000)
+SEEDS = times(12, 20_000)
 
 
 @pytest.mark.parametrize("chunk", range(_CHUNKS))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import times
 from kits.basics.faulty_fs import FaultyFs
 from kits.engines.embedded import Embedded
 
@@ -53,7 +54,7 @@ def contents(db: Embedded) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("fault", ["error", "short"])
-@pytest.mark.parametrize("fail_at", range(3, 60, 4))
+@pytest.mark.parametrize("fail_at", range(3, 60, times(8, 1)))
 def test_a_refused_call_costs_one_try(tmp_path: Path, fault: str, fail_at: int) -> None:
     """Whichever call to the file system fails, the script comes to the same end, also after opening again."""
     fs = FaultyFs(fault=fault)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +102,27 @@ def _evaluated(db: Embedded, text: str) -> str:
 # --- completeness ----------------------------------------------------------------------------------------------------
 
 
-def script_statements() -> Iterator[tuple[str, Statement]]:
-    """Yields the texts and the statements of all scripts, those of the parser as well, that can be parsed.
+@cache
+def script_statements() -> list[tuple[str, Statement]]:
+    """Returns the texts and the statements of all scripts, those of the parser as well, that can be parsed.
 
     What is read by a pattern comes as that gives it, too.
     """
+    found: list[tuple[str, Statement]] = []
     for path in (*SCRIPTS, *PARSER_SCRIPTS):
         for block in read_blocks(path):
             try:
                 parsed = [*parse(block.statement), read_plain_children(block.statement)]
             except PenstockError:
                 continue
-            yield from ((block.statement, statement) for statement in parsed if statement is not None)
+            found += ((block.statement, statement) for statement in parsed if statement is not None)
+    return found
+
+
+@cache
+def script_parts() -> list[object]:
+    """Returns all nodes and values of all scripts."""
+    return [part for _, statement in script_statements() for part in everything_in(statement)]
 
 
 def fields_of(kind: type[Any]) -> Iterable[Any]:
@@ -150,7 +160,7 @@ def test_every_function_is_called() -> None:
 
 def test_every_statement_occurs() -> None:
     """Each class of statement, window, source and clause occurs in the scripts."""
-    found = {type(part).__name__ for _, statement in script_statements() for part in everything_in(statement)}
+    found = {type(part).__name__ for part in script_parts()}
     classes = {name for name, value in vars(statements).items() if isinstance(value, type) and value not in (
         Node, Statement) and (issubclass(value, Node) or dataclasses.is_dataclass(value))}
     assert classes - found == set()
@@ -159,11 +169,12 @@ def test_every_statement_occurs() -> None:
 def test_every_field_of_a_statement_occurs() -> None:
     """Each optional part of each statement is given somewhere, so that no clause goes unseen."""
     unseen: set[str] = set()
-    parts = [part for _, statement in script_statements() for part in everything_in(statement)]
-    for kind in {type(part) for part in parts}:
+    by_kind: dict[type[Any], list[object]] = {}
+    for part in script_parts():
+        by_kind.setdefault(type(part), []).append(part)
+    for kind, parts in by_kind.items():
         for field in fields_of(kind):
-            values = [getattr(part, field.name) for part in parts if type(part) is kind]
-            if all(value == field.default for value in values):
+            if all(getattr(part, field.name) == field.default for part in parts):
                 unseen.add(f"{kind.__name__}.{field.name}")
     # The parser doesn't know a database's precision, nor makes it a LATERAL of a query that is a statement.
     assert unseen == {"DataType.precision", "SubquerySource.as_alone"}
@@ -171,7 +182,7 @@ def test_every_field_of_a_statement_occurs() -> None:
 
 def test_every_choice_occurs() -> None:
     """Each FILL mode, join, trigger, ALTER action, database option, type and SHOW of the parser is tried."""
-    parts = [part for _, statement in script_statements() for part in everything_in(statement)]
+    parts = script_parts()
 
     def values(kind: type[Any], field: str) -> set[object]:
         return {getattr(part, field) for part in parts if isinstance(part, kind)}

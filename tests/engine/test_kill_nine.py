@@ -8,18 +8,16 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import by_night, times
+from conftest import by_night
 from examples.flights.data import batches, load_feeds
 from kits.engines.killed_engine import KilledEngine
 from kits.engines.verdicts import verify_at_rest
 
-ENGINE_KILLS = int(os.environ.get("KILLS", times(1, 20)))
-WORKER_KILLS = int(os.environ.get("KILLS", 20))
-"""By night; by day workers are killed under the golden streams."""
+KILLS = int(os.environ.get("KILLS", 20))
 NOT_YET = ("no checkpoint", "weren't written yet", "its tables have changed behind its last checkpoint")
 """Why results can't be verified before an engine has run again; the last of groups, of which there is one answer."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, by_night]  # by day processes are killed under the golden streams
 
 
 def run_until(child: KilledEngine, acknowledgements: int) -> None:
@@ -38,7 +36,7 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngi
     arrived = [0, *itertools.accumulate(rows.num_rows for _, rows in batches(load_feeds(seed=2013, months=2)))]
     child = KilledEngine(tmp_path / "data", 0)
     children.append(child)
-    for _ in range(ENGINE_KILLS):
+    for _ in range(KILLS):
         child.tell("insert 100000")
         run_until(child, chance.randint(1, 12))
         child.kill()
@@ -50,11 +48,10 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngi
         child.tell("check")
         rows = sum(int(count) for count in child.expect("equal").split()[1:])
         assert arrived[position] <= rows <= arrived[position + 1]
-    assert child.acked + 1 >= ENGINE_KILLS
+    assert child.acked + 1 >= KILLS
     child.close()
 
 
-@by_night
 def test_workers_killed_again_and_again(tmp_path: Path, children: list[KilledEngine]) -> None:
     """After each kill -9 of a Python worker that hosts tasks the streams come back, and equal the batch answer."""
     seed = random.SystemRandom().randrange(1 << 32)
@@ -66,7 +63,7 @@ def test_workers_killed_again_and_again(tmp_path: Path, children: list[KilledEng
     child.expect("inserted")
     child.tell("check")
     child.expect("equal")
-    for _ in range(WORKER_KILLS):
+    for _ in range(KILLS):
         hosts = child.tasks().workers
         child.tell("insert 10")
         run_until(child, chance.randint(0, 9))

@@ -25,7 +25,7 @@ from penstock.tasks.window import window_pages
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
 REPORT_EVERY_S = 10.0
-HISTORIES = times(8, 5_000)
+HISTORIES = times(5, 5_000)
 
 
 @pytest.fixture(scope="module")

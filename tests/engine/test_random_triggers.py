@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import times
+from conftest import by_night, times
 from hypothesis import given, settings
 from kits.streams.trigger_histories import Compared, TriggerCase, play_triggers, trigger_cases
 from programs.random_triggers import case_of, summary
@@ -14,7 +14,7 @@ from programs.random_triggers import case_of, summary
 from penstock.mnode.streams.calculated_results import Results
 
 
-@settings(max_examples=times(4, 200))
+@settings(max_examples=times(2, 200))
 @given(trigger_cases())
 def test_streams_compute_what_their_windows_are_for(case: TriggerCase) -> None:
     """Four streams over the same tables, whatever happens to these and to the engine."""
@@ -37,6 +37,7 @@ def test_windows_are_compared_that_were_computed_in_each_way() -> None:
     assert "12 streams" in summary(outcome)
 
 
+@by_night
 def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here results that windows don't give any more stay."""
     gone = Results.gone

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import pytest
+from conftest import by_night, times
 from kits.streams.view_histories import Outcome, case, play, smaller
 
 from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(times(1, 3)))
 def test_views_are_their_queries_whatever_happens(seed: int) -> None:
     """Ten over the same tables, of which some may be refused."""
     outcome = Outcome()
@@ -21,6 +22,7 @@ def test_views_are_their_queries_whatever_happens(seed: int) -> None:
     assert outcome.comparisons["table and DuckDB"] >= outcome.views
 
 
+@by_night
 def test_what_is_wrong_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here nothing is ever written."""
     monkeypatch.setattr(StreamRefreshes, "_publish", lambda self, members, round_: None)

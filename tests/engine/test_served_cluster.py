@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from conftest import by_night, times
+from conftest import by_night
 from kits.basics.certificates import NO_OPENSSL, OPENSSL
 from kits.basics.external_servers import ZooKeeper
 from kits.basics.waiting import wait_until
@@ -70,6 +70,7 @@ def numbers(node: ServedNode, table: str) -> set[object]:
     return {row[0] for row in node.run(f"SELECT v FROM {table}")}
 
 
+@by_night
 def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     """Rows are written and a stream runs: each acknowledged row is there, and results equal the batch answer.
 
@@ -79,7 +80,7 @@ def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     cluster.wait_active().run(STREAM)
     writer = RowWriter(cluster, "d.t")
     try:
-        for _ in range(times(1, 2)):
+        for _ in range(2):
             writer.wait_for_more(100)
             wait_until(lambda: logs_begin_later(cluster), 180, "the logs aren't cut everywhere")
             active = cluster.wait_active()

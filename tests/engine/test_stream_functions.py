@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,22 @@ AGAIN = ("into o as select {} from d0 interval(10s)", "into o as select {} from 
          "into o (x primary key, y) as select {} from d0 group by rollup (s, v)")
 
 
+@cache
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text("utf-8")
+
+
 def in_reference(name: str) -> str:
     """What docs/functions.md says of a function in streams: yes, no, or when."""
-    text = (DOCS / "functions.md").read_text("utf-8")
-    found = re.search(rf"^### {name}(?:\(.*)?\n(?:(?!###).*\n)*?- In streams: ([^;.]+)[;.]", text, re.MULTILINE)
+    found = re.search(rf"^### {name}(?:\(.*)?\n(?:(?!###).*\n)*?- In streams: ([^;.]+)[;.]", page("functions"),
+                      re.MULTILINE)
     assert found is not None, f"docs/functions.md says nothing of {name} in streams"
     return found[1]
 
 
 def in_table(name: str) -> str:
     """What docs/dialect.md says of it."""
-    text = (DOCS / "dialect.md").read_text("utf-8")
-    found = re.search(rf"^\| `{name}(?:\(.*)?` \| .* \| ([^|]+) \|$", text, re.MULTILINE)
+    found = re.search(rf"^\| `{name}(?:\(.*)?` \| .* \| ([^|]+) \|$", page("dialect"), re.MULTILINE)
     assert found is not None, f"docs/dialect.md has no {name}"
     return found[1]
 
@@ -89,7 +94,7 @@ def test_the_reference_says_which_functions_streams_may_use(tmp_path: Path, stor
     plain, forced, again = accepted(PLAIN, call), accepted(FORCED, call), accepted(AGAIN, call, again=True)
     allowed = "yes" if plain else "with FORCE_WINDOW_CLOSE only" if forced else "recomputed" if again else "no"
     assert in_reference(name) == in_table(name) == allowed
-    for n, sql in enumerate(plain):
+    for n, sql in enumerate(plain[:times(1, len(PLAIN))]):
         kit = StreamKit(tmp_path / str(n), sql, store=store)
         try:
             kit.insert([(0, 1_000, 1, "a"), (0, 2_000, 3, "b"), (0, 3_000, None, "b"), (0, 4_000, 6, None)])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import profile
+from conftest import by_night, profile
 
 from bench.tpch import Sides, difference, opened
 from bench.tpch_queries import QUERIES
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["as filed", "by dates"])
+@pytest.fixture(scope="module", params=[
+    pytest.param(False, id="as filed"), pytest.param(True, marks=by_night, id="by dates")])
 def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     scale = 0.1 if profile() == "nightly" else 0.01
     with opened(tmp_path_factory.mktemp("tpch"), scale, dates=request.param) as found:

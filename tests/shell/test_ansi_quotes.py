@@ -18,7 +18,7 @@ from penstock.mnode.access.session import SessionState
 from penstock.shell.api.dbapi import Connection
 from penstock.sql.dialect.tokenizer import back_quoted
 
-LONG = ", ".join(f'"Big" + {n}' for n in range(3000))
+LONG = ", ".join(f'"Big" + {n}' for n in range(2000))
 
 
 @contextmanager

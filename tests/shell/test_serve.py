@@ -11,26 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.basics.commands import run_here
 from kits.basics.waiting import wait_until
-from kits.engines.serve_kit import ROOT, Served, clean_environment, command, served
+from kits.engines.serve_kit import ROOT, Served, arguments, served
 
 import penstock
+from penstock.shell import main as shell_main
+from penstock.shell.commands import serve_command
 from penstock.shell.main import _parser, _run_serve
 
 TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("serve") / "data") as running:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("serve") / "data"
+
+
+@pytest.fixture(scope="module")
+def server(data: Path) -> Iterator[Served]:
+    with served(data) as running:
         yield running
 
 
 def shell(server: Served, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs the shell against a server; its own data directory, which must not come into being, is `none`."""
-    return subprocess.run(
-        command(Path("none"), {}, "--host", "127.0.0.1", "--port", str(server.port), *words), input=stdin,
-        capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=clean_environment())
+    return run_here("--data", "none", "--set", "timezone=UTC", "--host", "127.0.0.1", "--port", str(server.port),
+                    *words, stdin=stdin)
 
 
 def test_example_unit() -> None:
@@ -119,21 +126,23 @@ def test_last_checkpoint(tmp_path: Path) -> None:
     assert checkpoint == ("s", "COMMITTED")
 
 
-def test_a_second_server_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_is_refused(
+    server: Served, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second server on the same directory, or the same port, ends with a reason; the first one goes on."""
-    with served(tmp_path / "data") as first:
-        for data, settings, complaint in [
-            (tmp_path / "data", {}, f"in use by the engine with process id {first.process.pid}"),
-            (tmp_path / "other", {"flightPort": first.port}, f"port {first.port} of 127.0.0.1 can't be opened"),
-            (tmp_path / "third", {"host": "0.0.0.0"}, "there are no users"),
-        ]:
-            second = subprocess.run(command(data, settings, "serve"), capture_output=True, text=True, check=False,
-                                    timeout=TIMEOUT_S, env=clean_environment())
-            assert second.returncode in (1, 2)
-            (line,) = (line for line in second.stderr.splitlines() if not line.startswith("Hint: "))
-            assert line.startswith("ERROR")
-            assert complaint in line
-        assert "1" in shell(first, "--csv", "-c", "SELECT 1").stdout
+    monkeypatch.setattr(serve_command, "_catch_signals", lambda: (0, 0))
+    monkeypatch.setattr(shell_main, "share_heaps_between_threads", lambda: None)
+    for directory, settings, complaint in [
+        (data, {}, f"in use by the engine with process id {server.process.pid}"),
+        (tmp_path / "other", {"flightPort": server.port}, f"port {server.port} of 127.0.0.1 can't be opened"),
+        (tmp_path / "third", {"host": "0.0.0.0"}, "there are no users"),
+    ]:
+        second = run_here(*arguments(directory, settings, "serve"))
+        assert second.returncode in (1, 2)
+        (line,) = (line for line in second.stderr.splitlines() if not line.startswith("Hint: "))
+        assert line.startswith("ERROR")
+        assert complaint in line
+    assert "1" in shell(server, "--csv", "-c", "SELECT 1").stdout
 
 
 def test_shell_against_a_server(server: Served) -> None:

@@ -1,15 +1,15 @@
-"""The command `penstock` as users start it: a process with arguments, pipes and exit codes."""
+"""The command `penstock` as users call it: its arguments, pipes and exit codes."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kits.basics.commands import run_here
+from kits.engines.serve_kit import clean_environment, command
 
 import penstock
 
@@ -22,11 +22,7 @@ CREATE = (
 
 
 def run_shell(data: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "--data", str(data), "--set", "timezone=UTC", *arguments],
-        input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environment,
-    )
+    return run_here("--data", str(data), "--set", "timezone=UTC", *arguments, stdin=stdin)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +64,10 @@ def test_views_are_listed_with_tables(tmp_path: Path) -> None:
 
 
 def test_statements_of_a_pipe(filled: Path) -> None:
-    """Without a terminal, statements come from standard input."""
+    """Without a terminal, statements come from standard input; here of a process of its own."""
     script = "use power;\nselect count(*) from meters;\n.mode csv\nselect count(*) n from meters"
-    answer = run_shell(filled, stdin=script)
+    answer = subprocess.run(command(filled, {}), input=script, capture_output=True, text=True, check=False, timeout=60,
+                            env=clean_environment())
     assert answer.returncode == 0, answer.stderr
     assert "Database changed." in answer.stdout
     assert answer.stdout.endswith("n\n2\n")
@@ -139,6 +136,7 @@ def test_config_command(filled: Path) -> None:
 def test_second_engine_is_refused(filled: Path) -> None:
     """One process owns a data directory; another one is told so."""
     with penstock.connect(str(filled), {"timezone": "UTC"}):
-        answer = run_shell(filled, "-c", "select 1")
+        answer = subprocess.run(command(filled, {}, "-c", "select 1"), capture_output=True, text=True, check=False,
+                                timeout=60, env=clean_environment())
     assert answer.returncode == 1
     assert "in use" in answer.stderr.lower() or "open" in answer.stderr.lower()

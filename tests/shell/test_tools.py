@@ -35,6 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@by_night
 def test_cells_of_a_notebook(data: Path, tmp_path: Path) -> None:
     """jupysql sends Penstock's dialect, takes variables in, gives data frames, and tells errors and tables."""
     cells = [cell.strip() for cell in shown_in(DOCS / "notebooks.md", "python")]
@@ -68,6 +69,7 @@ def test_models_of_dbt(data: Path, tmp_path: Path) -> None:
     assert json.loads(told) == [["Oslo", 1, 229.0], ["Rome", 2, 231.0]]
 
 
+@by_night
 def test_harlequin(data: Path, tmp_path: Path) -> None:
     """Its screen shows the rows of a query, and its command for scripts prints them; as the page has them."""
     _, start, query = (shlex.split(block) for block in shown_in(DOCS / "harlequin.md", "bash"))

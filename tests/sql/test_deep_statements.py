@@ -235,6 +235,6 @@ def calls_of(work: Callable[[], object]) -> int:
 ], ids=["IN", "OR", "CASE", "columns"])
 def test_planning_takes_calls_in_proportion_to_the_text(db: Embedded, text_of: Callable[[int], str]) -> None:
     """Eight times the parts take at most ten times the calls."""
-    small, large = f"EXPLAIN {text_of(250)}", f"EXPLAIN {text_of(2000)}"
+    small, large = f"EXPLAIN {text_of(100)}", f"EXPLAIN {text_of(800)}"
     db.execute(small)
     assert calls_of(lambda: db.execute(large)) < 10 * calls_of(lambda: db.execute(small))

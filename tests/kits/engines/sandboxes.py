@@ -40,6 +40,8 @@ class TestBed(Sandbox):
     All of a process answer queries by one DuckDB: a new one costs more than most queries. What an engine's own may read
     and take is tested with other engines.
 
+    In a temporary directory, which no other process reads, there are no views for one.
+
     Rows are from no future, unless `config` says so.
 
     `loses_rows`: a fault is planted by which source tasks do; else none may be missing.
@@ -50,6 +52,8 @@ class TestBed(Sandbox):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(fs=FaultyFs(), config={"maxFuture": OF_ANY_TIME, **(config or {})}, **options)
+        if self._temporary is not None:
+            self.engine.parts.views._write = lambda tables, children: None  # type: ignore[method-assign]
         queries = self.engine.parts.queries
         queries._engine = replace(queries._engine, shared=_DUCKDB)
 

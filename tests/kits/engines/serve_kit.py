@@ -38,10 +38,15 @@ def add_slow_function(data: Path) -> None:
     (data / "udf" / "slowly.py").write_text(SLOW_FUNCTION)
 
 
-def command(data: Path, settings: Mapping[str, Any], *words: str) -> list[str]:
-    """Returns the command line of `penstock` for a data directory."""
+def arguments(data: Path, settings: Mapping[str, Any], *words: str) -> list[str]:
+    """Returns the arguments of `penstock` for a data directory."""
     given = [word for key, value in {**SETTINGS, **settings}.items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "penstock", "--data", str(data), *given, *words]
+    return ["--data", str(data), *given, *words]
+
+
+def command(data: Path, settings: Mapping[str, Any], *words: str) -> list[str]:
+    """Returns the command line of a process of `penstock` for a data directory."""
+    return [sys.executable, "-m", "penstock", *arguments(data, settings, *words)]
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ The first word of a fence is the language; what may stand behind it:
 | info | the block |
 |---|---|
 | `sql` | statements, for an engine of the page's own, without Spark: its streams rest before the next statement |
-| `python`, `bash` | run in an empty folder of the page's own; the names that Python defines stay |
+| `python`, `bash` | run in an empty folder of the page's own; Python's names stay, calls of `penstock` are run here |
 | `text` | what the code before it printed; of SQL, what the last statement gave |
 | `text excerpt` | the same, with lines left out |
 | `toml`, `json` | read as configuration; read |
@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +35,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as types
+from kits.basics.commands import run_here
 from kits.basics.golden_runner import UPDATE
 from kits.basics.places import ROOT
 from kits.pages.pages import Block, blocks
@@ -45,6 +48,8 @@ from penstock.shell.terminal.script import SqlText, split_all
 
 #: When pages are read: 2024-06-01.
 NOW_MS = 1_717_200_000_000
+_NEEDS_SHELL = frozenset("$`\\")
+_OPERATORS = frozenset(("|", "||", "&", "&&", ";", "<", ">", ">>", "(", ")"))
 _OPTION = re.compile(r"(?P<language>\w+)(?: (?P<option>excerpt|file|run-by|no-run)(?:: (?P<value>.+))?)?")
 
 
@@ -193,12 +198,32 @@ class _Reader:
         return printed.getvalue()
 
     def _bash(self, text: str) -> str:
+        calls = _calls(text)
+        if calls is not None:
+            return "".join(_checked(run_here(*words)).stdout for words in calls)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", text], capture_output=True, text=True, check=False,
-                              timeout=120, env={**os.environ, "PATH": path})
-        if done.returncode:
-            raise ChildProcessError(f"ended with {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return _checked(subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", text], capture_output=True, text=True, check=False, timeout=120,
+            env={**os.environ, "PATH": path})).stdout
+
+
+def _calls(text: str) -> list[list[str]] | None:
+    """Returns the arguments of each command of a block that only calls `penstock`; None for one that needs a shell."""
+    if not _NEEDS_SHELL.isdisjoint(text):
+        return None
+    words = shlex.shlex(text, posix=True, punctuation_chars="\n|&;<>()")
+    words.whitespace = " \t"
+    words.whitespace_split = True
+    lines = [list(line) for ends, line in itertools.groupby(words, lambda word: not word.strip("\n")) if not ends]
+    if all(line[0] == "penstock" and not any(word in _OPERATORS for word in line) for line in lines):
+        return [line[1:] for line in lines]
+    return None
+
+
+def _checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    if done.returncode:
+        raise ChildProcessError(f"ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
 
 
 def _shown(table: pa.Table) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from conftest import by_night
 from kits.basics.client_packages import client_process, needs_clients
 from kits.basics.waiting import wait_until
 from kits.engines.client_session import DATABASE, PASSWORD, ask_engine, run_session, session_engine
@@ -34,7 +35,7 @@ def test_the_shell_gives_the_golden_answers(engine: Threaded) -> None:
 
 
 @needs_clients
-@pytest.mark.parametrize("kind", ["plain", "alchemy", "by_socket"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("alchemy", marks=by_night), "by_socket"])
 def test_tdengines_connector_gets_the_answers_of_the_shell(engine: Threaded, port: int, kind: str) -> None:
     """taosrest as it is and under SQLAlchemy, taosws: rows, numbers of rows, errors with their numbers and texts."""
     with client_process("taos_client", kind, str(port), "ada", PASSWORD, DATABASE) as client:
@@ -54,7 +55,7 @@ def test_sqlalchemy_finds_tables_and_columns(engine: Threaded, port: int) -> Non
 
 
 @needs_clients
-@pytest.mark.parametrize("kind", ["plain", "by_socket"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("by_socket", marks=by_night)])
 def test_tdengines_connector_makes_streams_with_triggers(engine: Threaded, port: int, kind: str) -> None:
     """Three of the kinds that its documentation shows: for each row, for each table and window, and by the clock."""
     engine.run(f"CREATE DATABASE {kind}", f"USE {kind}", "CREATE TABLE calls (ts TIMESTAMP, n INT)",

@@ -82,7 +82,8 @@ def basic(user: str, password: str) -> str:
 
 @contextlib.contextmanager
 def embedded(folder: Path) -> Iterator[Embedded]:
-    opened = Embedded(folder / "data", {"logLevel": "debug"})
+    # Each engine would start a query process, whose answers other tests see.
+    opened = Embedded(folder / "data", {"logLevel": "debug", "queryProcess": False})
     opened.execute("CREATE DATABASE d KEEP 36500")
     yield opened
     opened.close()

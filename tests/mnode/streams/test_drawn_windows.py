@@ -38,7 +38,7 @@ def filled(bed: TestBed, *seconds: float) -> None:
 def test_so_many_are_compared(stream: tuple[str, str], word: str) -> None:
     """Each window, or time of rows, is one; where there are fewer, all are."""
     with made(stream) as bed:
-        filled(bed, *range(0, 200, 5))
+        filled(bed, *range(0, 100, 5))
         results = bed.rows("SELECT * FROM o0")
         wrong, counted, known = told(bed, "SAMPLE 7")
         assert (wrong, known.split("; ")[1]) == ([], f"7 {word} were drawn")

@@ -116,7 +116,7 @@ def change(bed: TestBed, kind: str, what: Any) -> None:
             play(bed, kind, what)
 
 
-@settings(max_examples=times(4, 1_000))
+@settings(max_examples=times(2, 1_000))
 @given(steps=st.one_of(OF_KEYS, STEPS), vgroups=st.integers(1, 2), late=st.booleans())
 def test_the_table_is_the_answer(steps: list[tuple[str, Any]], vgroups: int, late: bool) -> None:
     """From the start on, whatever comes, changes and goes, by whole rows or parts of them, through kills and pauses."""
@@ -134,12 +134,12 @@ def test_the_table_is_the_answer(steps: list[tuple[str, Any]], vgroups: int, lat
 
 
 def test_groups_go_along_with_their_vnodes() -> None:
-    """Through two splits, deletes and a kill; VERIFY STREAM finds them right."""
+    """Through splits, deletes and a kill; VERIFY STREAM finds them right."""
     with made() as bed:
         write(bed, range(40))
         upsert(bed, [(number, ("ab"[number % 2], number % 3)) for number in range(10)])
         bed.checkpoint()
-        for first in (40, 80):
+        for first in (40, 80)[:times(1, 2)]:
             vgroup_id = bed.rows("SELECT vgroup_id FROM information_schema.ins_vgroups WHERE db_name = 'd'")[0][0]
             bed.execute(f"SPLIT VGROUP {vgroup_id}")
             agree(bed)

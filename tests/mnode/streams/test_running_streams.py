@@ -22,7 +22,7 @@ def test_streams_of_another_time_go_on(tmp_path: Path) -> None:
         assert len(bed.rows("SHOW STREAMS")) == len(STREAMS)
         bed.checkpoint()
     with open_streams(data, STOPPED) as bed:
-        go_on(bed, times(4, 1))
+        go_on(bed, times(8, 1))
         for name in STREAMS:
             found, wanted = compare(bed, name)
             assert found == wanted, name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import times
+from conftest import combined, times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0
@@ -31,7 +31,7 @@ from penstock.tasks.protocol.task_status import HistoryProgress, LateRows, TaskP
 SOURCE = TaskId(1, "source", 0)
 
 
-@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams=st.lists(st.sampled_from(STREAMS), min_size=2, max_size=3, unique=True), steps=STEPS)
 def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any]) -> None:
     """Late and rewritten rows, deletes, new tags, kills: no result of any stream is told."""
@@ -199,15 +199,13 @@ def test_a_planted_fault_is_found(plant: Plant) -> None:
 # --- what was wrong ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("history", ["", "FILL_HISTORY 1"])
-@pytest.mark.parametrize("query", [
+@pytest.mark.parametrize(("history", "query", "last"), combined(["", "FILL_HISTORY 1"], [
     "SELECT _wstart, g k, count(*) n FROM m PARTITION BY g INTERVAL(10s)",
     "SELECT _wstart, g k, count(*) n FROM m PARTITION BY g, tbname INTERVAL(10s) SLIDING(5s)",
     "SELECT _wstart, g k, count(*) n FROM m PARTITION BY g SESSION(ts, 2s)",
     "SELECT _wstart, g k, v x, count(*) n FROM m PARTITION BY tbname, g STATE_WINDOW(v)",
     "SELECT _wstart, g k, count(*) n FROM m PARTITION BY tbname, g COUNT_WINDOW(2)",
-    "SELECT ts, v x FROM m PARTITION BY tbname, g"])
-@pytest.mark.parametrize("last", ["SET TAG g = 6", "SET TAG g = 0", None])
+    "SELECT ts, v x FROM m PARTITION BY tbname, g"], ["SET TAG g = 6", "SET TAG g = 0", None]))
 def test_groups_that_were_left_again_after_a_kill_are_gone(history: str, query: str, last: str | None) -> None:
     """An earlier attempt has written results of a group that later records of the same block have a table leave."""
     with made() as bed:

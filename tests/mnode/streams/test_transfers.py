@@ -13,7 +13,7 @@ from kits.engines.threaded import Threaded
 
 T0 = 1_700_000_000_000
 ACCOUNTS, BRANCHES, AT_ONCE = 50, 4, 100
-READS, ROUNDS = times(200, 1_500), times(4, 8)
+READS, ROUNDS = times(80, 1_500), times(3, 8)
 MADE = ["CREATE DATABASE bank VGROUPS 3 KEEP 36500", "USE bank",
         "CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(20))",
         "CREATE STABLE transfers (ts TIMESTAMP, payer INT, payee INT, amount BIGINT) TAGS (branch INT)",

@@ -21,7 +21,7 @@ def stream(options: str, shape: str, mode: str) -> tuple[str, str]:
     return options, f"SELECT _wstart, _wend e, count(*) n, sum(v) s, avg(f) a FROM m {shape} FILL({mode})"
 
 
-@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams=st.lists(st.builds(stream, st.sampled_from([BATCH, CLOSED]), st.sampled_from(SHAPES),
                                   st.sampled_from(MODES)), min_size=2, max_size=3, unique=True), steps=STEPS)
 def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any]) -> None:

@@ -213,8 +213,8 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
 
 
 def test_child_tables_of_a_plain_insert_are_created_by_the_short_way(engines: list[Sandbox]) -> None:
-    """Thousands of rows for as many new tables, with the tags of the first USING that names each; and again."""
-    ahead, count = NOW_MS + 200_000_000, 5_000
+    """Many rows for as many new tables, with the tags of the first USING that names each; and again."""
+    ahead, count = NOW_MS + 200_000_000, times(1_000, 5_000)
     targets = "\n".join(f"many{n} USING w TAGS ({n}, 'x') VALUES ({ahead}, 'a', '{n}')" for n in range(count))
     again = f"many0 USING t.w (g) TAGS (-1) VALUES ({ahead + 1}, 'b', NULL) ({ahead + 2}, 'c', NULL)"
     for engine, said in ((engines[0], engines[0].engine.parts.row_inserts.insert), (engines[1], None)):

@@ -6,10 +6,10 @@ import datetime as dt
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
@@ -35,6 +35,8 @@ from penstock.tasks.external.connectors.consumers import avro_reader
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch
 from penstock.tasks.ingest import message_decoding
 from penstock.tasks.ingest.message_mapping import MessageMapper
+
+T = TypeVar("T")
 
 ZONE = "Europe/Berlin"
 T0 = 1_700_000_000_000
@@ -274,15 +276,22 @@ TIMES = (
     "2025-07-01T12:30:00z", "  2025-07-01  ", "2025-07-01 12:30:00,5", "20250701", "2025-07-01T12:30:00 Europe/Berlin")
 
 
+def some_of(values: Sequence[T], place: int) -> Sequence[T]:
+    """Returns every third value, other ones for the next place; all under `make nightly`."""
+    apart = times(3, 1)
+    return values[place % apart::apart]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts(bed: Bed, kind: str) -> None:
     """Texts with numbers, truth values and other things in them."""
     bed.choose(kind)
-    texts = [text for text in TEXTS if text != "now" or kind != "TIMESTAMP"]  # which is another one each time
+    texts = {text for text in some_of(TEXTS, KINDS.index(kind))
+             if text != "now" or kind != "TIMESTAMP"}  # which is another one each time
     ways = TEXT_WAYS if kind in ("INT", "DOUBLE", "VARCHAR(24)", "TIMESTAMP") else {
         way: TEXT_WAYS[way] for way in ("sql", "using", "copy", "string", "json", "many csv messages")}
     taken = {text for text in texts if agree(bed, ways, text) != REFUSED}
-    assert {"5", "+5", "1e2"} <= taken
+    assert {"5", "+5", "1e2"} & texts <= taken
     assert "NaN" not in taken or kind.startswith(("VAR", "NCHAR"))
 
 
@@ -290,7 +299,7 @@ def test_texts(bed: Bed, kind: str) -> None:
 def test_numbers(bed: Bed, kind: str) -> None:
     """Both ends of each type and what is beyond, fractions, and truth values."""
     bed.choose(kind)
-    outcomes = [agree(bed, NUMBER_WAYS, number) for number in NUMBERS]
+    outcomes = [agree(bed, NUMBER_WAYS, number) for number in some_of(NUMBERS, KINDS.index(kind))]
     assert set(outcomes) - {REFUSED} or kind.startswith("VARBINARY")
     spelled = {**NUMBER_WAYS, "sql": by_sql(lambda value: str(value).lower()),
                "using": by_using(lambda value: str(value).lower())}
@@ -311,7 +320,7 @@ def test_fractions_are_rounded_away_from_zero(bed: Bed) -> None:
 def test_texts_as_times(bed: Bed, precision: str) -> None:
     """All forms, zones and precisions; hours that summer time skips and doubles; leap seconds; before 1970."""
     bed.choose("TIMESTAMP", precision)
-    for text in TIMES:
+    for text in some_of(TIMES, [*PRECISIONS].index(precision)):
         agree(bed, TEXT_WAYS, text)
     [skipped, doubled] = [agree(bed, TEXT_WAYS, text)[0] // PRECISIONS[precision]
                           for text in ("2025-03-30 02:30:00", "2025-10-26 02:30:00")]

@@ -186,7 +186,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=SLOW)
 @given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 4), block=st.sampled_from([1, 2, 4, 100]),
        memory=st.sampled_from([0, 1_000, 1 << 27]))
 def test_at_once_equals_batch(
@@ -207,7 +207,7 @@ def test_at_once_equals_batch(
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=SLOW)
 @given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 3), watermark=st.sampled_from([1, 5_000, 86_400_000]),
        block=st.sampled_from([1, 3, 100]), memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_equals_batch(
@@ -299,7 +299,7 @@ def without_updates(batches: list[list[Any]]) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", ["session", "state", "event", "sliding count"])
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=SLOW)
 @given(
     batches=st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=12),
     block=st.sampled_from([1, 3, 100]), kill_after=st.integers(0, 10), watermark=st.sampled_from([1, 7_000]),
@@ -366,7 +366,7 @@ KINDS = {"session": RowWindow("session", gap=GAP), "state": RowWindow("state"), 
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "session"])
-@settings(max_examples=times(40, 1000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=times(20, 1000), deadline=None, suppress_health_check=SLOW)
 @given(rows=st.lists(ROW, max_size=30), cuts=st.lists(st.integers(1, 30), max_size=4))
 def test_rows_that_come_in_parts_form_the_same_windows(name: str, rows: list[Any], cuts: list[int]) -> None:
     """What a carry says of earlier rows is all that later ones need."""

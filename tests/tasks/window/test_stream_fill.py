@@ -143,7 +143,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, partition: str, trigger: str,
 
 
 @pytest.mark.parametrize("mode", FILLS)
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=played(), vnodes=st.integers(1, 3), block=st.integers(1, 4),
        partition=st.sampled_from(["table", "tag", "none"]), memory=st.sampled_from([0, 1 << 27]))
 def test_at_once_equals_the_filled_batch(
@@ -163,7 +163,7 @@ def test_at_once_equals_the_filled_batch(
 
 
 @pytest.mark.parametrize("mode", ["null", "prev", "linear"])
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=played(), vnodes=st.integers(1, 3), memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_fills_between_closed_windows(
     tmp_path_factory: pytest.TempPathFactory, mode: str, steps: list[Any], vnodes: int, memory: int
@@ -182,7 +182,7 @@ def test_window_close_fills_between_closed_windows(
         kit.close()
 
 
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=played(st.tuples(st.just("wait"), st.integers(1, 8))),
        vnodes=st.integers(1, 3), mode=st.sampled_from(["value", "prev", "next", "linear"]),
        memory=st.sampled_from([0, 1 << 27]))
@@ -200,7 +200,7 @@ def test_max_delay_fills_all_windows_in_the_end(
         kit.close()
 
 
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=played(st.tuples(st.just("wait"), st.integers(1, 900))),
        vnodes=st.integers(1, 3), mode=st.sampled_from(["none", "value", "prev", "linear"]),
        memory=st.sampled_from([0, 1 << 27]))
@@ -350,7 +350,7 @@ def test_wrong_fills_are_refused(tmp_path_factory: pytest.TempPathFactory, fill:
                   f"fill({fill})")
 
 
-@settings(max_examples=times(8, 200), deadline=None)
+@settings(max_examples=times(4, 200), deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(["add", "remove", "save", "restore"]), st.integers(0, 2),
                                 st.integers(-30, 30)), max_size=60), small=st.booleans())
 def test_the_index_is_a_sorted_set_per_group(

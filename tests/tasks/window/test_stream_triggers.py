@@ -203,7 +203,7 @@ def forced(log: Log, now: int, fill: str) -> dict[tuple[str, int], tuple[Any, ..
 
 
 @pytest.mark.parametrize("fill", ["none", "null", "value", "prev"])
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(actions=st.lists(ACTION | NULLS, min_size=2, max_size=12), vnodes=st.integers(1, 3))
 def test_force_window_close_sees_what_was_there_when_the_window_ended(
     tmp_path_factory: pytest.TempPathFactory, fill: str, actions: list[Any], vnodes: int
@@ -241,7 +241,7 @@ def interpolated(log: Log, now: int, fill: str) -> dict[tuple[str, int], Any]:
 
 
 @pytest.mark.parametrize("fill", ["null", "value", "prev"])
-@settings(max_examples=times(8, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(actions=st.lists(ACTION.filter(lambda action: action[0] != "delete"), min_size=2, max_size=12),
        vnodes=st.integers(1, 3))
 def test_interp_by_the_clock(
