@@ -186,8 +186,11 @@ class SharedWalReader:
     def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
         """Returns the next records; see `WalReader.read`."""
         records: list[Record] = []
-        nbytes = 0
-        while len(records) < max_records and nbytes < max_bytes:
+        nbytes, end = 0, self._reader.acknowledged_version
+        if self._reader.next_version == end + 1:
+            return records
+        while len(records) < max_records and nbytes < max_bytes and (
+                not records or self._reader.next_version <= end):
             found = self._recent.find(
                 self._reader.next_version, self._table, max_records - len(records), max_bytes - nbytes)
             if found is None:
@@ -211,8 +214,6 @@ class SharedWalReader:
 
     def _read_on(self, max_records: int, max_bytes: int) -> list[Record]:
         """Reads what nobody has read yet: where others will want it, no more at once than is kept for them."""
-        if self._reader.next_version == self._reader.acknowledged_version + 1:
-            return []
         first, before, tables = self._reader.next_version, self._reader.bytes_read, self._recent.tables
         if self._recent.shared:
             max_records, max_bytes = min(max_records, _STRETCH_RECORDS), min(max_bytes, _STRETCH_BYTES)

@@ -95,41 +95,7 @@ Columns = Callable[[str], Vector]
 
 def evaluate(expression: Expr, columns: Columns) -> Vector:
     """Returns the value of an expression; raises NotInKernelError where an integer might overflow."""
-    match expression.op:
-        case "column":
-            return columns(str(expression.value))
-        case "constant":
-            return Vector(expression.value)
-        case "and" | "or":
-            return _logic(expression, columns)
-        case "case":
-            return _case(expression, columns)
-    args = [evaluate(arg, columns) for arg in expression.args]
-    first = args[0]
-    match expression.op:
-        case "cast":
-            return _cast(first, expression.type)
-        case "neg":
-            return Vector(-first.values, first.valid)
-        case "sqrt":
-            with np.errstate(invalid="ignore"):
-                return Vector(np.sqrt(first.values), first.valid)
-        case "+" | "-" | "*" | "/":
-            return _arithmetic(expression, first, args[1])
-        case "greatest":
-            return _greatest(first, args[1])
-        case "nullif":
-            return _nullif(first, args[1].values)
-        case "coalesce":
-            return _coalesce(first, args[1])
-        case "not":
-            return Vector(~first.values if isinstance(first.values, np.ndarray) else not first.values, first.valid)
-        case "null":
-            return _is_null(first)
-        case "left":
-            assert isinstance(expression.value, int)
-            return _left(first, expression.value)
-    return _comparison(expression, first, args[1])
+    return _EVALUATIONS.get(expression.op, _comparison)(expression, columns)
 
 
 def mask_of(expression: Expr, columns: Columns, count: int) -> Bools:
@@ -150,8 +116,32 @@ def _both(left: Bools | None, right: Bools | None) -> Bools | None:
     return left if right is None else left & right
 
 
-def _cast(value: Vector, kind: Kind) -> Vector:
-    dtype = _dtype_of(kind)
+def _column(expression: Expr, columns: Columns) -> Vector:
+    return columns(str(expression.value))
+
+
+def _constant(expression: Expr, columns: Columns) -> Vector:
+    return Vector(expression.value)
+
+
+def _negated(expression: Expr, columns: Columns) -> Vector:
+    value = evaluate(expression.args[0], columns)
+    return Vector(-value.values, value.valid)
+
+
+def _sqrt(expression: Expr, columns: Columns) -> Vector:
+    value = evaluate(expression.args[0], columns)
+    with np.errstate(invalid="ignore"):
+        return Vector(np.sqrt(value.values), value.valid)
+
+
+def _not(expression: Expr, columns: Columns) -> Vector:
+    value = evaluate(expression.args[0], columns)
+    return Vector(~value.values if isinstance(value.values, np.ndarray) else not value.values, value.valid)
+
+
+def _cast(expression: Expr, columns: Columns) -> Vector:
+    value, dtype = evaluate(expression.args[0], columns), _dtype_of(expression.type)
     if isinstance(value.values, np.ndarray):
         return Vector(value.values.astype(dtype), value.valid)
     return Vector(dtype(value.values), value.valid)
@@ -162,7 +152,8 @@ def _dtype_of(kind: Kind) -> Any:
     return DataType(kind).arrow().to_pandas_dtype()
 
 
-def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
+def _arithmetic(expression: Expr, columns: Columns) -> Vector:
+    left, right = _pair(expression, columns)
     a, b = left.values, right.values
     if expression.type is Kind.BIGINT and not (_small(a) and _small(b)):
         raise NotInKernelError
@@ -180,8 +171,9 @@ def _small(values: Any) -> bool:
     return not len(values) or (int(values.min()) > -_SAFE and int(values.max()) < _SAFE)
 
 
-def _greatest(left: Vector, right: Vector) -> Vector:
+def _greatest(expression: Expr, columns: Columns) -> Vector:
     """DuckDB's: NULLs don't count."""
+    left, right = _pair(expression, columns)
     values = np.maximum(left.values, right.values)
     if left.valid is None and right.valid is None:
         return Vector(values)
@@ -190,21 +182,25 @@ def _greatest(left: Vector, right: Vector) -> Vector:
     return Vector(values, None if left.valid is None or right.valid is None else left.valid | right.valid)
 
 
-def _nullif(value: Vector, other: float) -> Vector:
+def _nullif(expression: Expr, columns: Columns) -> Vector:
+    value, constant = _pair(expression, columns)
+    other = constant.values
     if not isinstance(value.values, np.ndarray):
         raise NotInKernelError
     equal = np.isnan(value.values) if other != other else value.values == other
     return Vector(value.values, _both(value.valid, ~equal) if equal.any() else value.valid)
 
 
-def _coalesce(value: Vector, other: Vector) -> Vector:
+def _coalesce(expression: Expr, columns: Columns) -> Vector:
+    value, other = _pair(expression, columns)
     if value.valid is None:
         return value
     return Vector(np.where(value.valid, value.values, other.values),
                   None if other.valid is None else value.valid | other.valid)
 
 
-def _is_null(value: Vector) -> Vector:
+def _is_null(expression: Expr, columns: Columns) -> Vector:
+    value = evaluate(expression.args[0], columns)
     if value.is_arrow:
         return Vector(value.nulls(0))
     if not isinstance(value.values, np.ndarray):
@@ -212,7 +208,9 @@ def _is_null(value: Vector) -> Vector:
     return Vector(np.zeros(len(value.values), bool) if value.valid is None else ~value.valid)
 
 
-def _left(value: Vector, length: int) -> Vector:
+def _left(expression: Expr, columns: Columns) -> Vector:
+    value, length = evaluate(expression.args[0], columns), expression.value
+    assert isinstance(length, int)
     if not value.is_arrow:
         raise NotInKernelError
     texts = value.values
@@ -223,7 +221,8 @@ def _left(value: Vector, length: int) -> Vector:
     return Vector(pc.utf8_slice_codeunits(texts, 0, length))
 
 
-def _comparison(expression: Expr, left: Vector, right: Vector) -> Vector:
+def _comparison(expression: Expr, columns: Columns) -> Vector:
+    left, right = _pair(expression, columns)
     a, b = left.values, right.values
     if left.is_arrow or right.is_arrow:
         compare = pc.equal if expression.op == "=" else pc.not_equal
@@ -237,7 +236,7 @@ def _comparison(expression: Expr, left: Vector, right: Vector) -> Vector:
 
 def _floats(comparison: str, a: Any, b: Any) -> Any:
     """For DuckDB, NaN equals itself and is greater than every number."""
-    if not np.isnan(b).any():
+    if not (b != b if isinstance(b, float) else np.isnan(b).any()):
         # Where only the left side can be NaN, the negated opposite has it right.
         opposite = _OPPOSITES.get(comparison)
         return _OPERATORS[comparison](a, b) if opposite is None else ~opposite(np.asarray(a), b)
@@ -252,17 +251,13 @@ def _logic(expression: Expr, columns: Columns) -> Vector:
     result = evaluate(expression.args[0], columns)
     for arg in expression.args[1:]:
         other = evaluate(arg, columns)
-        if expression.op == "and":
-            values = result.values & other.values
-            decided = (_known(result, False), _known(other, False))
-        else:
-            values = result.values | other.values
-            decided = (_known(result, True), _known(other, True))
+        is_or = expression.op == "or"
+        values = result.values | other.values if is_or else result.values & other.values
         valid = _both(result.valid, other.valid)
         if valid is not None:
-            valid = valid | decided[0] | decided[1]
             # A value that decides alone is the result, whatever stands on the other side.
-            values = np.where(decided[0] | decided[1], expression.op == "or", values)
+            decided = _known(result, is_or) | _known(other, is_or)
+            valid, values = valid | decided, np.where(decided, is_or, values)
         result = Vector(values, valid)
     return result
 
@@ -300,3 +295,15 @@ def _case(expression: Expr, columns: Columns) -> Vector:
         values = np.where(mask, found.values, values)
         valid = np.where(mask, True if found.valid is None else found.valid, valid)
     return Vector(values, None if np.all(valid) else valid)
+
+
+def _pair(expression: Expr, columns: Columns) -> tuple[Vector, Vector]:
+    left, right = expression.args
+    return evaluate(left, columns), evaluate(right, columns)
+
+
+_EVALUATIONS: Mapping[str, Callable[[Expr, Columns], Vector]] = {
+    "column": _column, "constant": _constant, "and": _logic, "or": _logic, "case": _case, "cast": _cast,
+    "neg": _negated, "sqrt": _sqrt, **dict.fromkeys("+-*/", _arithmetic), "greatest": _greatest, "nullif": _nullif,
+    "coalesce": _coalesce, "not": _not, "null": _is_null, "left": _left,
+}

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.planner.task_plans.stream_plan import Accumulator
 from penstock.tasks.compute.accumulators import Values, combine, numpy_type
 from penstock.tasks.compute.id_table import Ids
-from penstock.tasks.compute.kernel_vectors import Vector
+from penstock.tasks.compute.kernel_vectors import Bools, Vector
 from penstock.tasks.compute.source_kernel import Partials, partials_batch
 from penstock.tasks.compute.vnode_groups import RowGroups
 from penstock.tasks.protocol.block_schema import ADD, GROUP, ROWS, WINDOW_START, with_operation
@@ -171,14 +171,15 @@ class PartialsBlock(Block):
         def keys(places: Ints) -> list[pa.Array]:
             return groups.keys_of(found.groups[places])
 
+        valid = np.ones(count, bool)
         return PartialColumns(
             groups.gids[found.groups], keys, found.starts, found.rows,
-            [_values(vector, *types, count) for vector, types in zip(found.fields, self._types.fields, strict=True)])
+            [_values(vector, *types, valid) for vector, types in zip(found.fields, self._types.fields, strict=True)])
 
 
-def _values(vector: Vector, type_: pa.DataType, dtype: np.dtype[Any], count: int) -> Values:
-    """Returns a column as `Values.of` would make it of its Arrow array."""
+def _values(vector: Vector, type_: pa.DataType, dtype: np.dtype[Any], valid: Bools) -> Values:
+    """Returns a column as `Values.of` would make it of its Arrow array; nobody changes it. `valid`: all are."""
     values = vector.values
     if vector.valid is None and isinstance(values, np.ndarray) and values.dtype == dtype:
-        return Values(type_, values, np.ones(count, bool))
-    return Values.of(vector.arrow(type_, count))
+        return Values(type_, values, valid)
+    return Values.of(vector.arrow(type_, len(valid)))

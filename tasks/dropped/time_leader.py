@@ -4,6 +4,7 @@ others, and that is to be told.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,7 +91,7 @@ class TimeLeader:
         """Returns the first row, by its number, of the records behind that of the newest row."""
         if not self._in_block or self._newest is None:
             return 0
-        behind = int(np.searchsorted(np.array(classified.versions), self._newest.version, side="right"))
+        behind = bisect_right(classified.versions, self._newest.version)
         return classified.ends[behind - 1] if behind else 0
 
     def count_late(self, classified: ClassifiedRows, rows: npt.NDArray[np.int64]) -> None:

@@ -68,7 +68,8 @@ class Outbox:
         """Puts what fits; returns whether nothing is left waiting."""
         while self._waiting:
             channel, item = self._waiting[0]
-            if isinstance(item, Block) and len(pieces := self._queue.fitted(item)) > 1:
+            if isinstance(item, Block) and item.nbytes > self._queue.share_bytes and len(
+                    pieces := self._queue.fitted(item)) > 1:
                 self._waiting.popleft()
                 self._waiting.extendleft((channel, piece) for piece in reversed(pieces))
                 item = pieces[0]

@@ -46,7 +46,7 @@ class StateTracker:
     def enter(self, name: TaskState, reason: str = "", blocked_by: TaskId | None = None) -> None:
         """Enters a state; staying in the same one keeps its `since_ms`."""
         current = self.current
-        if (current.name, current.reason, current.blocked_by) == (name, reason, blocked_by):
+        if current.name == name and current.reason == reason and current.blocked_by == blocked_by:
             return
         since_ms = current.since_ms
         if current.name != name:

@@ -80,14 +80,15 @@ class LocalLink:
                     self._blocked_since = self._clock.monotonic()
                 self._output.stop(self.downstream, True)
                 return moved
-            self._output.stop(self.downstream, False)
+            if self._blocked_since is not None:
+                self._output.stop(self.downstream, False)
             self._output.take(self.downstream)
             moved = True
         self._blocked_since = None
         return moved
 
     def _put(self, item: Item) -> bool:
-        if not isinstance(item, Block):
+        if not isinstance(item, Block) or (not self._pieces and item.nbytes <= self._input.share_bytes):
             return self._input.try_put(self.upstream, item)
         if not self._pieces:
             self._pieces.append(item)
