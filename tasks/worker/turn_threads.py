@@ -24,7 +24,8 @@ class TurnThreads:
 
     def __init__(self, clock: Clock, queue: TurnQueue, threads_max: int,
                  after_turns: Callable[[], None] = lambda: None) -> None:
-        """`after_turns` is called by each thread after some steps: always before it sleeps, and after a long one."""
+        """`after_turns` is called by each thread after some steps: always before it sleeps, and before
+        a long one."""
         self._clock = clock
         self._queue = queue
         self._threads_max = threads_max
@@ -128,7 +129,7 @@ class TurnThreads:
             if seat is None and first is None:
                 self._sleep(event, None if due is None else max(0.0, due - now))
                 continue
-            if first is not None and (seat is None or now - first > _TURNS_S):
+            if first is not None and (seat is None or now - first > _TURNS_S or seat.longest_s > _TURNS_S):
                 self._after_turns()
                 first = None
             if seat is not None:
@@ -142,7 +143,7 @@ class TurnThreads:
         ended, next_at = False, None
         try:
             next(turn)
-            while not self._queue.ready:
+            while self._queue.is_empty:
                 next(turn)
         except StopIteration as end:
             ended, next_at = True, end.value

@@ -201,6 +201,24 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     assert {queue.take(1.02), queue.take(1.02)} == {first, second}
 
 
+def test_only_some_turns_are_under_way_together() -> None:
+    """Whoever waits behind them begins when one of them ends."""
+    queue = TurnQueue(Gathering(1.0, 0.0))
+    seats = [queue.seat(never) for _ in range(20)]
+    for seat in seats:
+        queue.wake(seat, 0.0)
+    for seat in seats[:16]:
+        assert queue.take(0.0) is seat
+        queue.stepped(seat, 0.0, 0.0)
+    assert queue.take(0.0) is seats[0]
+    queue.stepped(seats[0], 0.0, 0.0)
+    assert queue.take(0.0) is seats[1]
+    queue.done(seats[1], 0.0, None, 0.0, 0.0)
+    assert queue.take(0.0) is seats[16]
+    queue.stepped(seats[16], 0.0, 0.0)
+    assert queue.take(0.0) is seats[2]
+
+
 def test_a_stream_may_have_a_bound_of_its_own() -> None:
     """With 0 it is never held back, with more it waits longer, and the others are as they were."""
     queue = TurnQueue(Gathering(0.0, 0.02))
@@ -267,9 +285,9 @@ def test_a_long_turn_does_not_keep_others_waiting() -> None:
     threads.close()
 
 
-def test_what_turns_did_is_told_before_a_thread_sleeps_and_after_a_long_step() -> None:
+def test_what_turns_did_is_told_before_a_thread_sleeps_and_before_a_long_step() -> None:
     """Not after each short one: that is what a round is for."""
-    clock = ManualClock()
+    clock = ManualClock()  # else a busy machine would bring it sooner
     told: list[int] = []
     had: list[int] = []
     slept, begin = threading.Event(), threading.Event()
@@ -279,14 +297,15 @@ def test_what_turns_did_is_told_before_a_thread_sleeps_and_after_a_long_step() -
         if len(had) == 4:
             slept.set()
 
-    def act(took_s: float) -> None:
+    def act(number: int) -> None:
         begin.wait()
-        clock.advance(took_s)
         had.append(1)
 
     threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 1, after_turns)
-    for took_s in (0.0, 0.0, 1.0, 0.0):
-        threads.wake(turns(threads, 1, lambda number, took_s=took_s: act(took_s))[0])
+    seats = [turns(threads, 1, act)[0] for _ in range(4)]
+    seats[3].longest_s = 1.0
+    for seat in seats:
+        threads.wake(seat)
     begin.set()
     assert slept.wait(60)
     assert told == [3, 4]
