@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from penstock.wal.record import (
     decode,
     decode_header,
     decode_schema,
+    packed_start,
     table_of,
 )
 from penstock.wal.segment import (
@@ -302,25 +304,26 @@ class WalReader:
 
 
 class _Records:
-    """The records of one `read`; packed rows that follow each other are decoded together, when they are all there."""
+    """The records of one `read`. Packed rows of one table and shape are decoded together, when they are all there."""
 
     def __init__(self) -> None:
         self.count = 0
         #: stands for those behind all others that are not to be returned
         self.other: OtherRecord | None = None
-        self._done: list[Record] = []
-        self._run: PackedRun | None = None
+        self._others: list[Record] = []
+        self._runs: list[PackedRun] = []
+        self._open: dict[bytes, PackedRun] = {}  # the newest by what its records begin with
 
     def add(self, header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> None:
         """Takes the next record. Raises DamagedRecordError; then it isn't there, but those before it are."""
-        if self._run is None or not self._run.take(header, payload):
-            packed = header.kind is RecordKind.PACKED_ROWS
-            begun = PackedRun(header, payload, schemas) if packed else decode(header, payload, schemas)
-            self._end_run()
-            if isinstance(begun, PackedRun):
-                self._run = begun
-            else:
-                self._done.append(begun)
+        if header.kind is RecordKind.PACKED_ROWS:
+            start = packed_start(payload)
+            run = self._open.get(start)
+            if run is None or not run.take(header, payload, schemas):
+                run = self._open[start] = PackedRun(header, payload, schemas)
+                self._runs.append(run)
+        else:
+            self._others.append(decode(header, payload, schemas))
         self.count += 1
         self.other = None
 
@@ -330,10 +333,7 @@ class _Records:
         self.other = OtherRecord(header.version, header.ingest_time_ms)
 
     def all(self) -> list[Record]:
-        self._end_run()
-        return self._done
-
-    def _end_run(self) -> None:
-        if self._run is not None:
-            self._done += self._run.records()
-            self._run = None
+        decoded: list[Record] = [record for run in self._runs for record in run.records()]
+        if not self._others and len(self._runs) < 2:
+            return decoded
+        return sorted([*self._others, *decoded], key=attrgetter("version"))

@@ -388,29 +388,34 @@ def table_of(start: bytes) -> int:
     return int(table_uid)
 
 
+def packed_start(payload: pa.Buffer) -> bytes:
+    """Returns what payloads of packed rows of one table and shape begin with."""
+    start: bytes = payload.slice(0, _PACKED.size).to_pybytes()
+    return start
+
+
 class PackedRun:
-    """Records with packed rows of one table and shape that follow each other: decoded together, which costs little more
-    than decoding one.
-    """
+    """Records with packed rows of one table and shape: decoded together, which costs little more than decoding one."""
 
     def __init__(self, header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> None:
         """Begins with a record. Raises DamagedRecordError."""
-        self._start = payload.slice(0, _PACKED.size).to_pybytes()
         try:
-            self._table_uid, shape = _PACKED.unpack(self._start)
+            self._table_uid, shape = _PACKED.unpack(packed_start(payload))
         except struct.error as error:
             raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
         self._null_maps = bool(shape & _NULL_MAPS)
-        self._layout = _layout_of(shape & ~_NULL_MAPS, schemas)
+        self._shape = shape & ~_NULL_MAPS
+        self._schema = _declared(self._shape, schemas)
+        self._layout = _layout_of(self._shape, schemas)
         self._headers: list[tuple[Header, int]] = []
         self._origins: list[IngestOrigin | None] = []
         self._rows: list[pa.Buffer] = []
         self._sizes: list[int] = []
         self._add(header, payload)
 
-    def take(self, header: Header, payload: pa.Buffer) -> bool:
-        """Takes the next record, too, if it is of the same table and shape; returns whether it is."""
-        if header.kind is not RecordKind.PACKED_ROWS or payload.slice(0, _PACKED.size).to_pybytes() != self._start:
+    def take(self, header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> bool:
+        """Takes a later record that begins as the first one does; returns False if its shape was declared anew."""
+        if schemas.get(self._shape) is not self._schema:
             return False
         self._add(header, payload)
         return True
@@ -430,7 +435,7 @@ class PackedRun:
         self._sizes += sizes
 
     def records(self) -> list[RowsRecord]:
-        """Returns the records in their order; their batches are parts of one."""
+        """Returns the records in their order; their batches are parts of one, without what lies between them."""
         data = self._rows[0] if len(self._rows) == 1 else b"".join(self._rows)
         batch = self._layout.unpack(data, self._sizes, null_maps=self._null_maps)
         times = batch.column(1).to_numpy().view(np.int64)

@@ -171,3 +171,31 @@ def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, schema: pa.Schema, ro
         reader.read()
     reader.close()
     log.close()
+
+
+def test_rows_of_several_shapes_are_decoded_together_in_their_order(tmp_path: Path) -> None:
+    """Whatever lies between them: records of other tables and shapes, and of other kinds."""
+    log = open_log(tmp_path)
+    wanted: list[tuple[int, int, Any]] = []
+    for number in range(40):
+        schema, row = ((NUMBERS, (1, number, 0.5, number)), (TEXTS, (1, number, "x" * number, 1, b"")))[number % 2]
+        wanted.append((append(log, schema, [row], 7 + number % 3), 7 + number % 3, row))
+        log.commit(log.enqueue_meta({"op": "nothing", "number": number}, 5))
+    log.close()
+    found = read_all(tmp_path)
+    assert [(record.version, record.table_uid) for record in found] == [each[:2] for each in wanted]
+    for record, (_, _, row) in zip(found, wanted, strict=True):
+        assert record.batch.equals(batch_of(NUMBERS if len(row) == 4 else TEXTS, [row]))
+    assert len({record.batch.column(0).buffers()[1].address for record in found}) == 6  # one of each table and shape
+
+
+def test_a_shape_that_is_declared_anew_is_another_one(tmp_path: Path) -> None:
+    """Who opens a log gives ids of shapes from the first one on."""
+    rows = [(NUMBERS, (1, 5, 0.5, 3)), (TEXTS, (1, 6, "a text", 1, b"x")), (NUMBERS, (1, 7, 1.5, 4))]
+    for schema, row in rows:
+        log = open_log(tmp_path)
+        append(log, schema, [row])
+        log.close()
+    for at_once in (1, 1000):
+        assert [record.batch.to_pylist() for record in read_all(tmp_path, at_once)] == [
+            batch_of(schema, [row]).to_pylist() for schema, row in rows]
