@@ -67,7 +67,7 @@ class ExternalWriter(ABC):
     @property
     def undelivered(self) -> bool:
         """Whether the task's state holds results that are still to be delivered."""
-        return False
+        return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
 
     @property
     def recorded_bytes(self) -> int:
@@ -111,10 +111,6 @@ class DirectWriter(ExternalWriter):
 
     def acknowledged(self) -> int:
         return self._check()
-
-    @property
-    def undelivered(self) -> bool:
-        return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
 
 
 class StagedWriter(ExternalWriter):
