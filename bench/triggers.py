@@ -2,7 +2,9 @@
 
 `python -m bench.triggers`: the windows of many groups close within a second, each with a query over its rows of a
 minute; then windows close one by one, and each result's latency is taken; last, streams run by PERIOD(1s), and how late
-their executions begin is read from their tables. A JSON line for each.
+their executions are is read from their tables. A JSON line for each.
+
+`--measures periods --seconds 600` is ten minutes of a hundred such streams.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 
 from bench.node import Node
 from bench.processes import cpu_seconds
+from bench.trickle import unit_us
 
 _BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 _ROWS, _MINUTE_MS = 60, 60_000
@@ -86,10 +89,10 @@ def periods(node: Node, streams: int, seconds: float) -> dict[str, Any]:
         node.execute(f"CREATE STREAM p{number} PERIOD(1s) INTO d.p{number} AS "
                      "SELECT CAST(_tlocaltime / 1000000 AS TIMESTAMP) ts, count(*) n FROM d.one")
     node.wait_running()
-    before = cpu_seconds()
+    before, of_engine = cpu_seconds(), time.process_time()
     began = time.time() * 1000
     threading.Event().wait(seconds)
-    used = cpu_seconds() - before
+    used, of_engine = cpu_seconds() - before, time.process_time() - of_engine
     late: list[float] = []
     for number in range(streams):
         late += [row["late"] for row in node.rows(
@@ -98,7 +101,8 @@ def periods(node: Node, streams: int, seconds: float) -> dict[str, Any]:
     half, most = np.percentile(late, [50, 99])
     return {"measure": "periods", "streams": streams, "seconds": seconds, "executions": len(late),
             "wanted": int(streams * (seconds - 1)), "late_p50_ms": round(half, 1), "late_p99_ms": round(most, 1),
-            "late_most_ms": max(late), "cores": round(used / seconds, 2)}
+            "late_most_ms": max(late), "cores": round(used / seconds, 2),
+            "engine_ms_each": round(of_engine * 1000 / len(late), 2)}
 
 
 def _count(node: Node, rows: str) -> int:
@@ -121,13 +125,17 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=200, help="that close alone")
     parser.add_argument("--periods", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--measures", choices=("windows", "latency", "periods"), nargs="*",
+                        default=["windows", "latency", "periods"])
     options = parser.parse_args()
-    measures = [partial(measure, **{size: value}, kind=kind) for measure, size, value in (
-        (windows, "groups", options.groups), (latency, "count", options.windows)) for kind in _KINDS]
-    for measure in (*measures, partial(periods, streams=options.periods, seconds=options.seconds)):
-        with tempfile.TemporaryDirectory() as folder, Node(Path(folder) / "data") as node:
-            node.execute("CREATE DATABASE d KEEP 36500")
-            print(json.dumps(measure(node)), flush=True)
+    measures = [*(partial(windows, groups=options.groups, kind=kind) for kind in _KINDS),
+                *(partial(latency, count=options.windows, kind=kind) for kind in _KINDS),
+                partial(periods, streams=options.periods, seconds=options.seconds)]
+    for measure in measures:
+        if measure.func.__name__ in options.measures:
+            with tempfile.TemporaryDirectory() as folder, Node(Path(folder) / "data") as node:
+                node.execute("CREATE DATABASE d KEEP 36500")
+                print(json.dumps({**measure(node), "unit_us": round(unit_us(), 1)}), flush=True)
     return 0
 
 

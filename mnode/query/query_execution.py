@@ -41,6 +41,10 @@ _OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve requi
 """How DuckDB begins to say what is wrong with a statement that it only sees as it binds the whole query."""
 
 
+_ROWS = 10_000
+"""So many are taken at once where all are."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnableQuery:
     """SQL for DuckDB over `tables`, which it finds by these names, and over files; results have the `schema`.
@@ -95,22 +99,25 @@ class LocalRun:
         self._on_error = on_error
         self._lock = threading.Lock()
         self._closed = False
-        self._registered: list[str] = []
         self._reader: pa.RecordBatchReader | None = None
         try:
             with self._translated():
                 for name, table in query.tables.items():
                     cursor.register(name, table)
-                    self._registered.append(name)
         except BaseException:
             self.close()
             raise
 
     def table(self) -> pa.Table:
+        if self._takes_rows:
+            return pa.Table.from_batches(list(self.batches(_ROWS)), self._query.schema)
         with self._translated():
             return typed(self._relation().to_arrow_table(), self._query.schema)
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
+        if self._takes_rows:
+            yield from self._rows(rows_max)
+            return
         with self._translated():
             self._reader = self._relation().to_arrow_reader(rows_max)
             for batch in self._reader:
@@ -124,6 +131,22 @@ class LocalRun:
         with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):  # DuckDB reads it in Python first
             return self._cursor.sql(self._query.sql, params={**self._query.parameters} or None)
 
+    @property
+    def _takes_rows(self) -> bool:
+        """Whether results come row by row: who plans a query once, to run it with other values each time, asks for few
+        rows each time. As Arrow DuckDB gives them after it has bound the statement a second time."""
+        return bool(self._query.parameters) and all(map(_is_plain, self._query.schema.types))
+
+    def _rows(self, rows_max: int) -> Iterator[pa.RecordBatch]:
+        schema = self._query.schema
+        with self._translated():
+            with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):
+                result = self._cursor.execute(self._query.sql, {**self._query.parameters})
+            while rows := result.fetchmany(rows_max):
+                columns = zip(*rows, strict=True)
+                arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
     def interrupt(self) -> None:
         with self._lock:
             if not self._closed:
@@ -134,10 +157,8 @@ class LocalRun:
             self._closed = True
             if self._reader is not None:
                 self._reader.close()
-            with suppress(duckdb.FatalException):  # it is broken, and the tables go with it
-                for name in self._registered:
-                    self._cursor.unregister(name)
-            self._cursor.close()
+            with suppress(duckdb.FatalException):  # it is broken
+                self._cursor.close()  # and the tables go with it
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -147,6 +168,12 @@ class LocalRun:
             self._on_error()
             # What DuckDB says of an exception in a function is less than is known of it.
             raise self._failure() or _translated(error) from error
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether Python has values of a type as DuckDB and Arrow have them."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+                or pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_timestamp(kind))
 
 
 def typed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -36,7 +36,7 @@ from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode, lock_data_directory
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.write import compaction
+from penstock.vnode.write import compaction, flushing
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord
@@ -136,6 +136,33 @@ def test_a_flush_that_fails_doubles_no_row_of_any_table(tmp_path: Path, fault: s
         if not fs.failed:
             return
     raise AssertionError("the fault must run out of calls")
+
+
+def test_flushes_take_no_more_than_a_tenth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that takes long, since tables are many, is followed by a long rest; full memory is written all the same."""
+    clock = ManualClock()
+    vnode = open_vnode(tmp_path, clock=clock, flush_interval_s=1.0, memtable_bytes=100_000)
+    write_parts = flushing.write_parts
+
+    def slowly(*given: Any) -> Any:
+        clock.advance(3.0)
+        return write_parts(*given)
+
+    monkeypatch.setattr(flushing, "write_parts", slowly)
+
+    def flushed_after(seconds: float, count: int = 1) -> int:
+        first = vnode.acknowledged_version * 1_000_000
+        vnode.write(TABLE, rows(*((1, first + place) for place in range(count))))
+        clock.advance(seconds)
+        vnode.maintain()
+        return vnode.stats().part_rows
+
+    assert [flushed_after(0.5), flushed_after(0.5)] == [0, 2]
+    assert [flushed_after(20.0), flushed_after(6.0), flushed_after(1.0)] == [2, 2, 5]
+    assert flushed_after(0.0, count=20_000) == 20_005
+    vnode.close()
 
 
 def test_concurrent_writers_flushes_and_readers_agree(tmp_path: Path) -> None:

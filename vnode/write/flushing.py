@@ -25,6 +25,7 @@ from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import TUID_COLUMN
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
+_RESTS = 10  # times as long as the last flush took, so that many tables with few rows take no more than a tenth
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 
 
@@ -69,6 +70,7 @@ class Flusher:
         self._last_flush = store.clock.monotonic()  # guarded by `lock`
         #: called before a flush is valid
         self.prepare: Callable[[], None] = lambda: None
+        self._took = 0.0
 
     def is_due(self) -> bool:
         """Tells whether something is in memory for too long, or too much."""
@@ -78,11 +80,14 @@ class Flusher:
                 return False
             age = store.clock.monotonic() - self._last_flush
             pending = sum(table.memtable.num_bytes for table in store.tables.values())
-            return age >= store.options.flush_interval_s or pending >= store.options.memtable_bytes
+            due = age >= max(store.options.flush_interval_s, self._took * _RESTS)
+            return due or pending >= store.options.memtable_bytes
 
     def flush(self) -> None:
         """Writes everything acknowledged into parts. Raises StorageError; then nothing has changed."""
         with self._store.manifest_lock:
+            begun = self._store.clock.monotonic()
+            self._settle()
             job = self._seal()
             if job is None:
                 return
@@ -101,6 +106,15 @@ class Flusher:
                     self._take_back(job, flushed)
             for result in flushed:
                 self._tombstone_files.publish(result.table)
+            self._took = self._store.clock.monotonic() - begun
+
+    def _settle(self) -> None:
+        """Unpacks rows table by table: who writes meanwhile doesn't wait for all of them."""
+        with self._store.lock:
+            tables = list(self._store.tables.values())
+        for table in tables:
+            with self._store.lock:
+                table.memtable.settle()
 
     def _seal(self) -> _FlushJob | None:
         """Closes all memtables, so that writes go on in new ones; None if all is in parts already."""
