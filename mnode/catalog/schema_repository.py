@@ -212,17 +212,19 @@ class SchemaRepository:
         return CreatedChildren(parent.uid, first, names, vgroup_ids, tags, now_ms, tables)
 
     def take_in(self, super_uid: int, children: Sequence[ChildTable]) -> None:
-        """Stores child tables that have their uids already; those of them whose names are taken are left out."""
+        """Stores child tables that have their uids already; those of them whose names are taken are left out.
+
+        Of several with one name, it is the newest's: others were taken back when a log couldn't be written.
+        """
         with self._store.transaction() as write:
             parent = self._require_table(super_uid, "the super table no longer exists")
             taken = self._index.taken_below(parent, [child.name for child in children])
-            added = [child for child in children if child.name not in taken]
+            newest = {child.name: child for child in sorted(children, key=attrgetter("uid"))}
+            added = [child for name, child in newest.items() if name not in taken]
             # Entries are found by the uids between which they lie, so these must not be mixed.
             child_entries.remove_all_children(write, super_uid)
             child_entries.put_children(
                 write, super_uid, sorted([*self._index.children(super_uid), *added], key=attrgetter("uid")))
-            newest = max((child.uid for child in children), default=0)
-            write.count_on(replace(write.counters, next_id=max(write.counters.next_id, newest + 1)))
             write.afterwards(lambda: self._index.remember_children(parent, added))
 
     def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:

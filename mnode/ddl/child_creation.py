@@ -158,6 +158,15 @@ class ChildCreator:
                     return None
         return known if self._unannounced.isdisjoint(names) else None  # asked last: what is found is announced then
 
+    def is_announced(self, name: str) -> bool:
+        """Whether the record of a child table that is there is in its log, or rows come behind it."""
+        return name not in self._unannounced
+
+    def await_announced(self, names: Sequence[str]) -> None:
+        """Waits until the records of these child tables are in their logs, or they are gone again."""
+        with self._announced:
+            self._await(names)
+
     def _await(self, names: Sequence[str]) -> None:
         """Waits for what others have begun of these names; the caller holds `_announced`."""
         while not self._unannounced.isdisjoint(names):

@@ -223,6 +223,8 @@ class TableStatements:
     def _drop_children(self, super_uid: int, members: Sequence[Table]) -> None:
         parent = self._catalog.table_by_uid(super_uid)
         assert parent is not None
+        # A start would make a child table anew whose creation is behind its end in the log.
+        self._children.await_announced([member.name for member in members])
         by_vgroup: dict[int, list[ChildTable]] = {}
         for child in self._catalog.children_of(super_uid, [member.uid for member in members]):
             by_vgroup.setdefault(child.vgroup_id, []).append(child)

@@ -21,11 +21,16 @@ def take_in_told(catalog: Catalog, told: Callable[..., Sequence[MetaRecord]]) ->
     Raises StorageError.
     """
     found: dict[int, list[ChildTable]] = {}
+    newest = 0
     for database in catalog.databases():
         for vgroup_id in database.vgroup_ids:
-            for child in _left(catalog, vgroup_id, told(vgroup_id, _CREATED, _DROPPED)):
+            records = told(vgroup_id, _CREATED, _DROPPED)
+            newest = max([newest, *(max(new_children(record.body).uids, default=0)
+                                    for record in records if record.body["op"] == _CREATED)])
+            for child in _left(catalog, vgroup_id, records):
                 if catalog.child_by_uid(child.super_uid, child.uid) is None:
                     found.setdefault(child.super_uid, []).append(child)
+    catalog.skip_ids(newest)  # also those of child tables that are dropped: their rows may be there
     for super_uid, children in found.items():
         catalog.schema.take_in(super_uid, children)
         _log.info("%d child tables of table %d are taken from logs into the catalog", len(children), super_uid)

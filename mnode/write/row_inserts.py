@@ -339,29 +339,31 @@ class RowInserts:
 
     def _write_behind_tables(self, read: _Read) -> None:
         """Writes rows together with the records of the child tables that come with them."""
-        begun: list[BegunChildren] = []
+        begun: BegunChildren | None = None
         try:
             for new in read.coming.values():
-                self._create(new, read, begun)
+                if begun is not None:  # who waits for others' child tables must not let them wait for its own
+                    before, begun = begun, None
+                    before.wait()
+                begun = self._create(new, read)
             self._write(read)
         except BaseException:
-            for children in begun:
+            if begun is not None:
                 with suppress(PenstockError):  # what went wrong first is told
-                    children.wait()
+                    begun.wait()
             raise
-        for children in begun:
-            children.wait()
+        if begun is not None:
+            begun.wait()
 
-    def _create(self, new: _NewTables, read: _Read, begun: list[BegunChildren]) -> None:
-        """Creates child tables, and puts their rows to those of their vnodes."""
+    def _create(self, new: _NewTables, read: _Read) -> BegunChildren | None:
+        """Begins to create child tables, and puts their rows to those of their vnodes."""
         table = new.of.table
-        created, wait = self._children.begin_in_order(table, list(new.tags), list(new.tags.values()))
-        if wait is not None:
-            begun.append(wait)
+        created, begun = self._children.begin_in_order(table, list(new.tags), list(new.tags.values()))
         children = dict(zip(new.tags, created, strict=True))
         for name, rows in new.rows:
             child = children[name]
             read.place(new.of, child.vgroup_id, [(child.uid, *row) for row in rows])
+        return begun
 
     def _keep_head(self, key: tuple[str, str | None], changes: int, target: _TableTarget, database: Database) -> None:
         """Keeps in mind how the text before a row was understood; `changes`: the catalog's before it was."""
@@ -377,20 +379,21 @@ class RowInserts:
 
     def _target(self, database: Database, head: re.Match[str], state: SessionState) -> _Target | None:
         """Returns where the rows behind a head go, None if that isn't a table that exists, or isn't said plainly."""
-        _, name, before, *using, after = head.groups()
+        _, word, before, *using, after = head.groups()
         if before is not None and after is not None:
             return None
         listed = after if before is None else before
-        found = self._catalog.rows_of(database.name, plain_name(name) or "")
+        name = plain_name(word) or ""
+        found = self._catalog.rows_of(database.name, name)
         if found is not None:
             table, uid, vgroup_id = found
-            if self._is_made(table):
+            if self._is_made(table) or not self._children.is_announced(name):
                 return None
             target = _TableTarget(self._pattern(table, listed, _table_pattern), uid, vgroup_id)
             return target if using[1] is None or _is_child(target, *using, state=state) else None
         if listed is None or using[1] is not None or TBNAME.name not in listed.lower():
             return None
-        storage = self._catalog.table(database.name, plain_name(name) or "")
+        storage = self._catalog.table(database.name, name)
         return None if storage is None or storage.kind != "super" or self._is_made(storage) else _ChildrenTarget(
             self._pattern(storage, listed, _named_pattern), self._children)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.engines.embedded import Embedded
 from simulation.disk import Disk, PowerLost
 
-from penstock.common.errors import PenstockError, StorageError
+from penstock.common.errors import AlreadyExistsError, PenstockError, StorageError
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.schema_repository import stable_vgroup
 from penstock.mnode.catalog.waiting_children import WAITING_MAX
 from penstock.mnode.engine import Engine
 from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table
 from penstock.sql.types import DOUBLE, INT, timestamp
+from penstock.vnode.write.vnode_writer import BegunWrite
 
 NOW = 1_700_000_000_000
 COLUMNS = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
@@ -271,3 +274,91 @@ def test_power_cuts(tmp_path: Path, seed: int, level: int) -> None:
     if level == 2:
         assert {int(row[2]) for row in found} >= set(range(acknowledged))
     again.close()
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_crash_in_the_middle_of_a_drop(engine: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log says that a child table is gone which the catalog never had; its id isn't given again."""
+    engine.run(f"INSERT INTO a USING m (g) TAGS (1) VALUES ({LATE_MS}, 1)")
+    uid = engine.engine.catalog.children(_uid(engine))[0].uid
+
+    def die(*_: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(engine.engine.catalog.schema, "drop_children", die)
+    with pytest.raises(Died):
+        engine.run("DROP TABLE a")
+    engine.crash()
+    assert rows(engine) == []
+    engine.run(f"INSERT INTO b USING m (g) TAGS (2) VALUES ({LATE_MS}, 2)")
+    assert [row[:2] for row in rows(engine)] == [("b", 2)]
+    assert engine.engine.catalog.children(_uid(engine))[0].uid > uid
+
+
+def test_one_that_was_taken_back_has_its_name_no_more(engine: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One vnode's log took its record, another's took none; the next try makes another one."""
+    database = engine.engine.catalog.database("d")
+    assert database is not None
+    first, last = database.vgroup_ids
+    places = {vgroup_id: next(f"c{n}" for n in range(99) if stable_vgroup(database, f"c{n}") == vgroup_id)
+              for vgroup_id in (first, last)}
+    statement = "INSERT INTO " + " ".join(
+        f"{name} USING m (g) TAGS (1) VALUES ({LATE_MS}, 1)" for name in places.values())
+    storage, begin = engine.engine.storage, engine.engine.storage.begin_meta
+
+    def fail(vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
+        if vgroup_id == last:
+            raise StorageError("the disk is full")
+        return begin(vgroup_id, body)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "begin_meta", fail)
+        with pytest.raises(StorageError):
+            engine.run(statement)
+    assert rows(engine) == []
+    engine.run(statement)
+    engine.crash()
+    assert [row[0] for row in rows(engine)] == sorted(places.values())
+    assert len(engine.run("SHOW TABLES")) == 2
+
+
+def test_a_name_that_a_statement_gives_twice(engine: Crashing) -> None:
+    """To child tables of two super tables: the second isn't waited for until the first is there, which never ends."""
+    engine.run("CREATE TABLE other (ts TIMESTAMP, v DOUBLE) TAGS (g INT)")
+    values = f"VALUES ({LATE_MS}, 1)"
+    with pytest.raises(AlreadyExistsError, match="not a child table of other"):
+        engine.run(f"INSERT INTO a USING m (g) TAGS (1) {values} b USING other TAGS (1) {values} "
+                   f"a USING other TAGS (1) {values}")
+    assert rows(engine) == []
+    engine.run(f"INSERT INTO a USING m (g) TAGS (1) {values} b USING other TAGS (1) {values}")
+    assert [row[0] for row in rows(engine)] == ["a"]
+    assert engine.run("SELECT tbname FROM other") == [("b",)]
+
+
+def test_what_others_do_comes_behind_the_record_of_a_table(engine: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They see it before the log tells of it; rows go the way that waits for that, and so does what drops it."""
+    parts = engine.engine.parts
+    begin = engine.engine.storage.begin_meta
+    asked: list[object] = []
+
+    def begin_meta(vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
+        asked.append(parts.row_inserts.insert(f"INSERT INTO a VALUES ({LATE_MS}, 1)", engine.session))
+        with pytest.raises(Died):
+            engine.run("DROP TABLE a")
+        return begin(vgroup_id, body)
+
+    def wait(names: Sequence[str]) -> None:
+        asked.append(names)
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.engine.storage, "begin_meta", begin_meta)
+        patched.setattr(parts.children, "await_announced", wait)
+        engine.run(f"INSERT INTO a USING m (g) TAGS (1) VALUES ({LATE_MS}, 7)")
+    assert asked == [None, ["a"]]
+    engine.run("DROP TABLE a")
+    engine.crash()
+    assert engine.run("SHOW TABLES") == []
