@@ -1,8 +1,8 @@
 """Whose turn it is on a worker's threads: decides, by times that it is given; has no threads itself.
 
 Streams wait for their turns in one line. A turn has steps, and some turns are under way together: behind each step the
-next stream has one. So the same tasks of many streams step one after the other, which takes a quarter less time than to
-change from task to task, since a processor's caches hold the code of one. After a turn a stream rests until something
+next stream has one. So the same tasks of many streams step one after the other, which takes less time than to change
+from task to task, since a processor's caches hold the code of one. After a turn a stream rests until something
 wakes it, or until a time that it has named. Under load it rests a moment longer, so that more waits for it when its
 turn comes: a turn costs nearly the same for one row as for hundreds. All streams rest up to the same time, the end of
 the *round*, so that a thread which is awake serves them all.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Generator
 from enum import Enum, auto
 
 _LOOK_EVERY_S = 0.1
-#: More would have caches no warmer, and the first of them wait longer for its results.
-_TOGETHER = 16
+#: More would have caches little warmer, and results of the first ones wait for the steps of the others.
+_TOGETHER = 4
 _FASTER, _SLOWER, _SHORTEST_S = 1.5, 1.02, 0.001
 _TOO_MUCH = 0.6  # of one processor
 _USUAL_TIMES = 8  # so much longer than usual rounds last at most where turns take more than that

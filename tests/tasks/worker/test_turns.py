@@ -204,18 +204,18 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
 def test_only_some_turns_are_under_way_together() -> None:
     """Whoever waits behind them begins when one of them ends."""
     queue = TurnQueue(Gathering(1.0, 0.0))
-    seats = [queue.seat(never) for _ in range(20)]
+    seats = [queue.seat(never) for _ in range(6)]
     for seat in seats:
         queue.wake(seat, 0.0)
-    for seat in seats[:16]:
+    for seat in seats[:4]:
         assert queue.take(0.0) is seat
         queue.stepped(seat, 0.0, 0.0)
     assert queue.take(0.0) is seats[0]
     queue.stepped(seats[0], 0.0, 0.0)
     assert queue.take(0.0) is seats[1]
     queue.done(seats[1], 0.0, None, 0.0, 0.0)
-    assert queue.take(0.0) is seats[16]
-    queue.stepped(seats[16], 0.0, 0.0)
+    assert queue.take(0.0) is seats[4]
+    queue.stepped(seats[4], 0.0, 0.0)
     assert queue.take(0.0) is seats[2]
 
 
