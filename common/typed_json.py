@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +25,7 @@ _PLAIN = (NoneType, bool, int, float, str, bytes)
 _CLASS, _PLACE, _BYTES = "class", "#", "base64"
 
 
+@cache
 def parts_of_dataclass(kind: type) -> Parts | None:
     """Returns the fields of a dataclass or a named tuple, None for other classes."""
     if is_dataclass(kind):
