@@ -2,7 +2,7 @@
 READY := .venv/ready
 BIN := .venv/bin
 # Tests that ask tests/conftest.py how often they do what they do.
-OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(combined|times|profile|by_night)' tests)
+OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(combined|in_turn|times|profile|by_night)' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo solar test quick check nightly fuzz figures docs site sim lock audit dist clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from kits.engines.hurried_java import JAVA_IN_A_HURRY, SPARK_IN_A_HURRY
 import penstock
 from penstock.common.passwords import hash_password
 from penstock.common.responsiveness import leave_out_what_stays
+from penstock.tasks.state import state_check
 
 # A test runs it in a process of its own: what it loads changes pytest itself.
 collect_ignore = ["programs/sqlalchemy_suite"]
@@ -45,11 +47,17 @@ TEST_CONFIG: dict[str, Any] = {
 #: Who guesses at passwords is to pay, tests aren't: each hash would cost as much as a dozen statements.
 hash_password.__defaults__ = (2,)
 
+#: Processes that read states are forked from one that has loaded what they need, instead of loading it each.
+state_check.START = "forkserver"
+multiprocessing.set_forkserver_preload([
+    "penstock.mnode.admin.directory_verification", "penstock.tasks.state.state_copy",
+    "penstock.tasks.worker.saved_tasks"])
+
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_IN_A_HURRY)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_IN_A_HURRY)
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
-HISTORIES = {"default": 20, "nightly": 5_000}
+HISTORIES = {"default": 10, "nightly": 5_000}
 #: Continuous integration prints what draws a failure again, and leaves minutes of making it small to whoever does that.
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("CI") != "true"]
 for name, count in HISTORIES.items():
@@ -75,6 +83,13 @@ def combined(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     if profile() != "nightly":
         cases = _covering(cases)
     return [tuple(value for _, value in case) for case in cases]
+
+
+def in_turn(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Does what `combined` does, but by day has each value of the longest axis once, with those of others in turn."""
+    if profile() == "nightly":
+        return combined(*axes)
+    return [tuple(axis[place % len(axis)] for axis in axes) for place in range(max(map(len, axes)))]
 
 
 def _covering(cases: list[tuple[tuple[int, Any], ...]]) -> list[tuple[tuple[int, Any], ...]]:
@@ -214,7 +229,7 @@ LONG = (
 
 #: Files that take a process of a minute or several, and so begin before others; as `LONG`.
 FIRST = ("engine/test_golden_streams.py", "engine/test_served_cluster.py",
-         "tasks/worker/test_cluster.py", "tasks/worker/test_cluster_executors.py", "tasks/worker/test_spark_runtime.py")
+         "tasks/worker/test_cluster.py", "tasks/worker/test_spark_runtime.py")
 
 
 def pytest_collection_finish() -> None:

@@ -16,6 +16,9 @@ from typing import TypeVar
 from penstock.common.errors import PenstockError
 from penstock.tasks.state.state_store import StateStore
 
+START = "spawn"
+"""How the other process starts: not as a fork of this one, which has threads."""
+
 Item = TypeVar("Item")
 T = TypeVar("T")
 Wanted = tuple[Path, int]
@@ -45,7 +48,7 @@ def read_states(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T]) 
 def in_another_process(items: Sequence[Item], work: Callable[[Item], T]) -> list[T | Unreadable]:
     """Returns what a module's function gives for each item; `Unreadable` where that ends the process."""
     answers: list[T | Unreadable] = []
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(START)
     while len(answers) < len(items):
         receiver, sender = context.Pipe(duplex=False)
         worker = context.Process(target=_work, args=(items[len(answers):], work, sender))

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from conftest import in_turn
 from kits.engines.heard import Heard, hearing
 from kits.engines.sandboxes import T0, TestBed
 
@@ -413,7 +414,8 @@ def test_the_time_of_firing_stays(bed: Bed) -> None:
         (0, T0 * 1_000_000, 60_000), (10000, (T0 + 60_000) * 1_000_000, 60_000)]
 
 
-@pytest.mark.parametrize(("query", "expected"), [
+#: Queries of a window, and what they give.
+SEEN: list[tuple[str, list[Row]]] = [
     ("SELECT _twstart ts, count(*) c, max(v) m FROM %%tbname WHERE ts <= _twend", [(0, 3, 3), (10000, 4, 4)]),
     ("SELECT _twstart ts, count(*) c, max(v) m FROM %%tbname WHERE _twend > ts", [(0, 2, 2), (10000, 3, 3)]),
     ("SELECT _twstart ts, count(*) c, sum(o.w) w FROM %%tbname JOIN o ON tbname.ts = o.ts WHERE o.ts < _twend",
@@ -435,10 +437,13 @@ def test_the_time_of_firing_stays(bed: Bed) -> None:
      [(0, 1, 2), (1000, 1, 2), (10000, 1, 1)]),
     ("SELECT _twstart ts, count(*) c, max(tbname) m FROM m WHERE site = 1 AND ts < _twend",
      [(0, 2, "a"), (10000, 3, "a")]),
-], ids=lambda value: value if isinstance(value, str) else "")
-@pytest.mark.parametrize("together", [False, True])
-def test_queries_see_what_the_window_gives(bed: Bed, query: str, expected: list[Row], together: bool) -> None:
+]
+
+
+@pytest.mark.parametrize(("together", "seen"), in_turn([False, True], SEEN))
+def test_queries_see_what_the_window_gives(bed: Bed, together: bool, seen: tuple[str, list[Row]]) -> None:
     """One by one, with constants, and together, beside the rows of their windows, they give the same."""
+    query, expected = seen
     bed.put("o", (0, 10), (10, 20))
     bed.stream(f"{TENS} FROM m PARTITION BY tbname", query, options=NO_GAPS)
     with ways() as found, patch("penstock.mnode.streams.window_queries._ONE_BY_ONE", 0 if together else 9):

@@ -105,7 +105,7 @@ def test_a_table_marks_what_is_dear_and_says_what_is_missing() -> None:
 def test_a_run_measures_all_that_is_chosen(tmp_path: Path) -> None:
     """Each cell has its line, in which everything was counted; what a table then lacks or has too much is an error."""
     few = ("in-order", "late", "new-table", "delete", "ten-windows-of-ten")
-    cells = [cell for cell in all_cells() if not cell.streams and cell.way in (*HERE, *SOCKETS)
+    cells = [cell for cell in all_cells() if not cell.streams and cell.way in (*HERE, *SOCKETS[:times(0, len(SOCKETS))])
              and cell.rows < times(20, 1000)
              and ((cell.kind in few and cell.columns == 3) or times(0, 1))]
     machine, *lines = measure(cells, 0.01, tmp_path)

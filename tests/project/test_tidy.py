@@ -75,8 +75,16 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Returns all of a file's nodes: to go through the tree anew takes longer than what is asked of it."""
-    return tuple(ast.walk(parsed(path)))
+    """Returns all of a file's nodes, in the order of `ast.walk`, which takes longer than all that is asked of them."""
+    found: list[ast.AST] = [parsed(path)]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found.extend(item for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST):
+                found.append(value)
+    return tuple(found)
 
 
 def sources(*folders: str) -> list[Path]:

@@ -17,6 +17,7 @@ from adbc_driver_manager import ProgrammingError
 from conftest import times
 from kits.basics.waiting import wait_until
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, Served, add_slow_function, served
+from kits.engines.served_here import ServedHere
 
 import penstock
 
@@ -38,7 +39,7 @@ def con(server: Served) -> Iterator[Any]:
         yield connection
 
 
-def connect(server: Served, **login: str) -> Any:
+def connect(server: Served | ServedHere, **login: str) -> Any:
     """Returns a connection of ADBC, by default as somebody, who is welcome as long as there are no users."""
     options = login or {"username": "anybody", "password": "anything"}
     return adbc_driver_flightsql.dbapi.connect(server.uri, db_kwargs=options, autocommit=True)
@@ -226,7 +227,7 @@ def test_logins(tmp_path: Path) -> None:
         own.execute("CREATE USER guest PASS 'battery staple' ROLE read")
         own.execute("CREATE DATABASE d VGROUPS 1")
         own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
-    with served(data) as server:
+    with ServedHere(data) as server:
         for login in ({}, {"username": "boss", "password": "wrong horse"}, {"username": "nobody", "password": "x"},
                       {"adbc.flight.sql.authorization_header": "Bearer forged"}):
             with pytest.raises(ProgrammingError, match="UNAUTHENTICATED"), \
@@ -246,7 +247,7 @@ def test_logins(tmp_path: Path) -> None:
 
 def test_oversize_messages(tmp_path: Path) -> None:
     """A message above the bound is refused by its size; the connection and the server go on."""
-    with served(tmp_path / "data", {"flightMessageMax": "1MiB"}) as server, connect(server) as con:
+    with ServedHere(tmp_path / "data", {"flightMessageMax": "1MiB"}) as server, connect(server) as con:
         with pytest.raises(Exception, match="larger than max"):
             do(con, f"SELECT '{'x' * (2 << 20)}'")
         do(con, "CREATE DATABASE d VGROUPS 1", "CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ from urllib.parse import quote
 import pandas as pd
 import pyarrow as pa
 import pytest
+from kits.basics.commands import run_here
 from kits.basics.places import ROOT
-from kits.engines.serve_kit import Served, clean_environment, served
+from kits.engines.serve_kit import Served, served
 from kits.pages.examples import examples
 
 import penstock
@@ -44,8 +43,7 @@ def server(data: Path) -> Iterator[Served]:
             command = command.replace(there, here)
         program, *words = shlex.split(command)
         assert program == "penstock"
-        done = subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, text=True, check=False,
-                              timeout=60, env=clean_environment())
+        done = run_here(*words)
         assert done.returncode == 0, done.stderr
         yield running
 

@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine
             yield made
             made.dispose()
         return
-    with ServedHere(tmp_path / "data", {"timezone": "UTC"}) as here:
+    with ServedHere(tmp_path / "data", {"timezone": "UTC", "queryProcess": False}) as here:
         with here.own() as connection:
             connection.execute("CREATE DATABASE d VGROUPS 1 KEEP 36500")
         made = sa.create_engine(f"penstock://127.0.0.1:{here.port}/d?timezone=UTC")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import times
 from kits.basics.faulty_fs import FaultyFs
 from simulation.disk import Disk, PowerLost
 
@@ -76,7 +77,7 @@ def follow_up(active: Vnode, copy: Vnode) -> None:
         vnode.copying.acknowledge(active.copying.written_version)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(times(4, 80)))
 def test_a_copy_made_under_load_follows(tmp_path: Path, seed: int) -> None:
     """Whatever happens to the vnode meanwhile: the copy opens, is sound, catches up, and then has the same rows."""
     chance = random.Random(seed)

@@ -42,6 +42,10 @@ class ServedHere:
     def port(self) -> int:
         return self.server.port
 
+    @property
+    def uri(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
     def own(self) -> Connection:
         """Returns a connection to the engine that doesn't go through the server."""
         return penstock.connect(str(self.data), self.config)

@@ -47,8 +47,8 @@ ANY_ROW = "differences are reported only while no rows arrive, since any row may
 COUNTS = "SELECT n FROM o0 ORDER BY _wstart"
 
 
-def audit(bed: TestBed, looks: int = 15) -> None:
-    """Lets the audit work for a minute."""
+def audit(bed: TestBed, looks: int = 8) -> None:
+    """Lets the audit work, by default for half a minute."""
     bed.engine.parts.audit._random = Random(11)
     for _ in range(looks):
         bed.engine.parts.audit.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import times
+from conftest import in_turn, times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0
@@ -35,8 +35,7 @@ def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any
             assert verified(bed, f"s{n}", f"FROM {T0 + 10_000} TO {T0 + 20_000}") == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("options", [BATCH, CLOSED])
+@pytest.mark.parametrize(("options", "mode"), in_turn([BATCH, CLOSED], MODES))
 def test_what_is_wrong_in_gaps_is_told(options: str, mode: str) -> None:
     """A filled result that was changed, one that was lost, and one behind the last window."""
     with made(stream(options, SHAPES[0], mode)) as bed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import times
+from conftest import in_turn, times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -55,9 +55,7 @@ def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any
             assert verified(bed, f"s{n}", f"FROM {T0 + 10_000} TO {T0 + 20_000}") == []
 
 
-@pytest.mark.parametrize(("options", "kind"), [
-    (options, kind) for place, kind in enumerate(JOINS)
-    for options in [AT_ONCE, CLOSED][place % times(2, 1)::times(2, 1)]])
+@pytest.mark.parametrize(("options", "kind"), in_turn([AT_ONCE, CLOSED], list(JOINS)))
 def test_what_is_wrong_is_told(options: str, kind: str) -> None:
     """A result that was changed, one that was lost, and one that nobody computed."""
     with made((options, JOINS[kind])) as bed:

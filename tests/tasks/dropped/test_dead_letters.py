@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import combined
 from kits.engines.sandboxes import T0 as SHOWN_ZERO
 from kits.engines.sandboxes import TestBed
 
@@ -541,9 +542,8 @@ def test_pairs_of_a_join_whose_on_fails_do_not_meet(
         assert [row[0] for row in bed.rows(f"SELECT p FROM o{number} ORDER BY ts")] == shown, query
 
 
-@pytest.mark.parametrize("option", ["SKIP", "DLQ dead"])
-@pytest.mark.parametrize("vgroups", [1, 2])
-@pytest.mark.parametrize("trigger", ["AT_ONCE", "WINDOW_CLOSE"])
+@pytest.mark.parametrize(("option", "vgroups", "trigger"), combined(
+    ["SKIP", "DLQ dead"], [1, 2], ["AT_ONCE", "WINDOW_CLOSE"]))
 def test_pairs_of_a_join_meet_once_on_can_be_computed(bed: TestBed, option: str, vgroups: int, trigger: str) -> None:
     """Late rows and such that are written anew, so that they fail or don't any more, change what was emitted."""
     joined_tables(bed, vgroups)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import in_turn
 from kits.streams.journal import Journal, JournalWriter
 from kits.streams.stream_kit import StreamKit, unhurried
 
@@ -73,8 +74,7 @@ def drain(kit: StreamKit) -> None:
     kit.run()
 
 
-@pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
-@pytest.mark.parametrize("query", [PLAIN, WINDOWS])
+@pytest.mark.parametrize(("query", "guarantee"), in_turn([PLAIN, WINDOWS], ["EXACTLY_ONCE", "AT_LEAST_ONCE"]))
 def test_a_checkpoint_does_not_wait_for_what_is_in_full_queues(tmp_path: Path, query: str, guarantee: str) -> None:
     """It is complete once its barriers could be read, with almost nothing written meanwhile; a kill loses nothing."""
     kit = stuffed(tmp_path, query, guarantee)

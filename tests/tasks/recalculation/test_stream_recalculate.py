@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import times
+from conftest import combined, in_turn, times
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -179,8 +179,7 @@ def late_rows(bed: TestBed) -> int:
     return int(bed.rows("SELECT late_rows FROM information_schema.ins_streams")[0][0])
 
 
-@pytest.mark.parametrize("vgroups", [1, 2, 3])
-@pytest.mark.parametrize("partition", ["", "PARTITION BY g"])
+@pytest.mark.parametrize(("vgroups", "partition"), in_turn([1, 2, 3], ["", "PARTITION BY g"]))
 def test_delete_mark_bounds_memory_and_not_truth(vgroups: int, partition: str) -> None:
     """State older than the mark is dropped with the next checkpoint; what changes in its windows is right all the same:
     new rows, rewritten ones, deletes of some rows and of all."""
@@ -250,9 +249,7 @@ def rows_without_running(bed: TestBed) -> list[tuple[Any, ...]]:
 NEW = f"({at(3)}, 7)"
 
 
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("expired", [0, 1])
-@pytest.mark.parametrize("change", [NEW, f"({at(2)}, 7)"], ids=["new", "rewritten"])
+@pytest.mark.parametrize(("change", "expired", "killed"), combined([NEW, f"({at(2)}, 7)"], [0, 1], [False, True]))
 def test_an_idle_vnode_cannot_spoil_what_was_let_go(change: str, expired: int, killed: bool) -> None:
     """Time went on without an idle vnode: its late row for a forgotten window counts with those of the other vnode;
     with IGNORE EXPIRED 1 it is left out and counted, or leaves the result as it is. The same after a kill."""

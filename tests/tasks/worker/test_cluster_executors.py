@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from conftest import by_night
 from kits.basics.waiting import wait_until
 
 from penstock.common.config import CONF_DIRECTORY, load_config
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.tasks.worker.spark_executors import Executor
     from penstock.tasks.worker.spark_runtime import SparkRuntime
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, by_night]
 
 _TIMEOUT_S = 300.0
 
