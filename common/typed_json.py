@@ -25,9 +25,13 @@ _PLAIN = (NoneType, bool, int, float, str, bytes)
 _CLASS, _PLACE, _BYTES = "class", "#", "base64"
 
 
-@cache
 def parts_of_dataclass(kind: type) -> Parts | None:
     """Returns the fields of a dataclass or a named tuple, None for other classes."""
+    return _parts_of(kind)
+
+
+@cache
+def _parts_of(kind: type) -> Parts | None:
     if is_dataclass(kind):
         return {one.name: one.default for one in fields(kind)}
     names, defaults = getattr(kind, "_fields", None), getattr(kind, "_field_defaults", {})

@@ -48,7 +48,7 @@ TEST_CONFIG: dict[str, Any] = {
 hash_password.__defaults__ = (2,)
 
 #: Processes that read states are forked from one that has loaded what they need, instead of loading it each.
-state_check.START = "forkserver"
+state_check.CONTEXT = multiprocessing.get_context("forkserver")
 multiprocessing.set_forkserver_preload([
     "penstock.mnode.admin.directory_verification", "penstock.tasks.state.state_copy",
     "penstock.tasks.worker.saved_tasks"])

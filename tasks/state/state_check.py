@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import TypeVar
 
 from penstock.common.errors import PenstockError
 from penstock.tasks.state.state_store import StateStore
 
-START = "spawn"
+CONTEXT: ForkServerContext | SpawnContext = multiprocessing.get_context("spawn")
 """How the other process starts: not as a fork of this one, which has threads."""
 
 Item = TypeVar("Item")
@@ -48,10 +49,9 @@ def read_states(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T]) 
 def in_another_process(items: Sequence[Item], work: Callable[[Item], T]) -> list[T | Unreadable]:
     """Returns what a module's function gives for each item; `Unreadable` where that ends the process."""
     answers: list[T | Unreadable] = []
-    context = multiprocessing.get_context(START)
     while len(answers) < len(items):
-        receiver, sender = context.Pipe(duplex=False)
-        worker = context.Process(target=_work, args=(items[len(answers):], work, sender))
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        worker = CONTEXT.Process(target=_work, args=(items[len(answers):], work, sender))
         worker.start()
         sender.close()
         try:
