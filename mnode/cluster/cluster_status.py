@@ -59,8 +59,7 @@ def _own(node: ClusterNode, now: float, now_ms: int) -> NodeStatus:
         missing = sorted({node.active.missing(log) for log in node.active.unacknowledged()})
         held = "hands over to another node" if node.role.role is Role.HANDING_OVER else "; ".join(missing)
         return NodeStatus(number, ACTIVE, node.active.epoch, True, 0, 0.0, held)
-    copies = node.standby.copies_needed()
-    reasons = [f"log {log} can't be followed: {reason}" for log, reason in sorted(copies.items())]
+    reasons = [f"log {log} can't be followed: {reason}" for log, reason in sorted(node.standby.problems().items())]
     if record is None:
         reasons.append("no cluster is known yet: it begins when all nodes are there")
     elif node.role.following is None:

@@ -33,13 +33,12 @@ class FollowingPhase(Enum):
 class LogFollowing:
     """One log of a standby, for one session of its process.
 
-    `copy_reason`: why a copy is needed; `disk_reason`: why the disk has refused, until it works again.
+    `problem`: why a copy is needed, or why the disk has refused, until it works again; None: neither.
     """
 
     def __init__(self, log: int, stored: StoredLog, life: Life, session: int, settings: FollowingSettings) -> None:
         self.phase = FollowingPhase.ALONE
-        self.copy_reason: str | None = None
-        self.disk_reason: str | None = None
+        self.problem: str | None = None
         self._log = log
         self._stored = stored
         self._life = life
@@ -55,18 +54,20 @@ class LogFollowing:
     def follow(self, now: float, epoch: int) -> None:
         """There is an active node of a new epoch: what this log has in common with that one's is to be asked."""
         self._epoch = epoch
+        self.problem = None
         self._acknowledged = 0
         self._ask(now)
 
     def leave(self) -> None:
         """There is no active node to follow any more."""
         self.phase = FollowingPhase.ALONE
+        self.problem = None
         self._ack_due = False
 
     def copied(self, now: float, stored: StoredLog) -> None:
         """The vnode is a copy now, with this log."""
         self._stored = stored
-        self.copy_reason = None
+        self.problem = None
         if self.phase is not FollowingPhase.ALONE:
             self._ask(now)
 
@@ -148,7 +149,7 @@ class LogFollowing:
             return []
         ack = Ack(self._epoch, self._session, self._log, self._request, bounds.written, bounds.synced, self._gap)
         self._ack_due = self._gap = False
-        self.disk_reason = None
+        self.problem = None
         return [ack]
 
     def _concerns(self, epoch: int, session: int) -> bool:
@@ -180,9 +181,9 @@ class LogFollowing:
             self._disk_refused(now, error.message)
             return
         self.phase = FollowingPhase.COPYING
-        self.copy_reason = reason
+        self.problem = reason
 
     def _disk_refused(self, now: float, reason: str) -> None:
-        self.disk_reason = reason
+        self.problem = reason
         self._ask(now)
         self._ask_at = now + self._settings.ask_again_after_s

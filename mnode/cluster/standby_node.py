@@ -114,10 +114,14 @@ class StandbyNode:
         self._note_time()
         return replies
 
+    def problems(self) -> dict[int, str]:
+        """Returns the logs that can't be followed, with the reasons."""
+        return {log: following.problem for log, following in self.logs.items() if following.problem is not None}
+
     def copies_needed(self) -> dict[int, str]:
-        """Returns the logs whose vnodes must be copied from the active, with the reasons."""
-        return {log: following.copy_reason or "" for log, following in self.logs.items()
-                if following.phase is FollowingPhase.COPYING}
+        """Returns those of `problems` whose vnodes must be copied from the active."""
+        return {log: reason for log, reason in self.problems().items()
+                if self.logs[log].phase is FollowingPhase.COPYING}
 
     def matched(self) -> dict[int, tuple[int, int]]:
         """Returns, by log that is the active's as far as it goes, its first and its last version."""

@@ -257,8 +257,25 @@ def test_tables_that_hold_what_the_active_has_not_want_a_copy() -> None:
     pair.send()
     pair.deliver(pair.to_standby[0])
     assert pair.following.phase is FollowingPhase.COPYING
-    assert pair.following.copy_reason == (
+    assert pair.following.problem == (
         "what the log says up to version 8 can't be taken back, and the active has it up to 5 only")
+
+
+def test_a_disk_that_refuses_is_told_until_it_works_again() -> None:
+    """The log is followed again then, with all that came meanwhile."""
+    pair = Pair(log_of((1, 5)), log_of((1, 3)))
+    pair.send()
+    pair.deliver(pair.to_active.pop())
+    pair.send()
+    match, append = pair.to_standby
+    pair.deliver(match)
+    pair.standby.refusals = 1
+    pair.deliver(append)
+    assert pair.following.problem == "the disk refuses"
+    pair.settle()
+    pair.send()
+    assert pair.following.problem is None
+    assert pair.standby.payloads() == pair.active.payloads()
 
 
 @pytest.mark.parametrize("change", ["epoch", "session", "request"])
