@@ -34,7 +34,6 @@ class TaskReport:
 
     status: TaskStatus
     rows_in_rate: float
-    rows_out_rate: float
     bytes_in_rate: float
     bytes_out_rate: float
     lag: int | None
@@ -56,7 +55,6 @@ class TaskReport:
 class _Sample:
     at: float
     rows_in: int
-    rows_out: int
     bytes_in: int
     bytes_out: int
     elapsed_s: float
@@ -85,7 +83,7 @@ class _Track:
         self.catch_up()
         passed, spent = status.progress, status.spent
         sample = _Sample(
-            now, passed.rows_in, passed.rows_out, passed.bytes_in, passed.bytes_out, spent.elapsed_s, spent.busy_s,
+            now, passed.rows_in, passed.bytes_in, passed.bytes_out, spent.elapsed_s, spent.busy_s,
             spent.blocked_s, spent.limited_s, spent.udf_s)
         before = self.status
         if before is not None and (
@@ -225,7 +223,6 @@ class Monitor:
         return TaskReport(
             status,
             rate("rows_in"),
-            rate("rows_out"),
             rate("bytes_in"),
             rate("bytes_out"),
             _lag(status),

@@ -96,7 +96,7 @@ class StreamReports:
         known = () if stored is None else stored.graph.edges(stream.id)
         silent = [
             TaskReport(TaskStatus(edges.task, "STARTING", info.status.reason, info.status.since_ms or 0),
-                       0, 0, 0, 0, None, None, None)
+                       0, 0, 0, None, None, None)
             for edges in known if edges.task not in heard
         ]
         return reports + silent

@@ -37,7 +37,6 @@ class SegmentTable:
         `lasting`: a window closes once no row in order can join it, though time may have passed its last one."""
         assert isinstance(plan.windows, RowWindow)
         self._window = plan.windows
-        self._lasting = lasting
         #: so long behind its last row a window may be joined by another one
         self._open_for = plan.windows.gap if lasting else 0
         self._at_once = trigger == "at_once"

@@ -52,7 +52,7 @@ def report(level: Any, index: int = 0, *, stalled_s: float | None = None, silent
            limited: float | None = 0.0, udf: float | None = 0.0, **status: Any) -> TaskReport:
     if level == "source" and lag is None:
         lag = 0
-    return TaskReport(TaskStatus(TaskId(7, level, index), **{"state": "RUNNING", **status}), rate, 0, 0, 0, lag,
+    return TaskReport(TaskStatus(TaskId(7, level, index), **{"state": "RUNNING", **status}), rate, 0, 0, lag,
                       silent_s, stalled_s, busy, blocked, limited, udf)
 
 
