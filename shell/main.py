@@ -156,9 +156,11 @@ def _complain(error: Exception, debug: bool) -> None:
 
 def _run_shell(options: argparse.Namespace) -> int:
     from penstock.shell.terminal.screen import Screen
-    from penstock.shell.terminal.shell_session import Quit, ShellOptions, ShellSession
+    from penstock.shell.terminal.shell_session import Quit, ShellOptions, ShellSession, statements_file
 
     config = _config(options)
+    if options.file is not None:
+        statements_file(options.file).close()  # else a misspelt name would make a data directory first
     interactive = options.sql is None and options.file is None and sys.stdin.isatty()
     mode: Mode = options.mode
     screen = Screen(sys.stdout, sys.stderr)

@@ -155,7 +155,7 @@ class Inserts:
         if target.rows is not None:
             columns = self._columns(target, table, child_tags)
             batch = read_values(
-                target.rows, target.rows_offset, columns, precision=database.precision,
+                target.rows, target.rows_offset, columns, text, precision=database.precision,
                 time_zone=session.time_zone, now_ms=session.now_ms)
             return [self._rows(database, table, columns, batch, child_tags)]
         assert target.file is not None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import Clock, SystemClock
+from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import converted
 from penstock.sql.schema import Column
@@ -34,7 +35,8 @@ class Writer:
 
     def __init__(self, connection: Connection, name: str, *, database: str | None = None,
                  notes: Notes = "asked", note_time_every: float | None = None, clock: Clock | None = None) -> None:
-        """`database`: where time is noted; the connection's current one if left out. `clock`: the system's if left out.
+        """`database`: where time is noted, and where tables are that are named without one; the connection's current
+        one if left out. `clock`: the system's if left out.
 
         Raises ValueError without a database, or if `note_time_every` isn't positive.
         """
@@ -74,14 +76,16 @@ class Writer:
         self._check()
 
     def insert(self, table: str, rows: Any) -> Writer:
-        """Inserts what `Cursor.insert_arrow` accepts, except readers.
+        """Inserts what `Cursor.insert_arrow` accepts, except readers. `table` is a name as in SQL.
 
         Raises the error of noting time in the background, if there was one, before it inserts.
         """
         self._check()
         data = pa.table(rows) if not isinstance(rows, pa.Table | pa.RecordBatch) else rows
+        name = parse_table_name(table)
+        own = f"{quote_identifier(name.database or self._database)}.{quote_identifier(name.name)}"
         with self._lock:
-            self._connection.cursor().insert_arrow(table, data)
+            self._connection.cursor().insert_arrow(own, data)
         times = next((data.column(n) for n, field in enumerate(data.schema) if pa.types.is_timestamp(field.type)), None)
         if times is not None and data.num_rows:
             newest = self._instant(pc.max(times))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
@@ -265,10 +265,7 @@ class ShellSession:
     def _command_read(self, name: str) -> bool:
         if self._nested_files >= NESTED_FILES_MAX:
             raise InvalidStatementError(f"{name}: files nest deeper than {NESTED_FILES_MAX}")
-        try:
-            file = Path(name).expanduser().open(encoding="utf-8")
-        except OSError as error:
-            raise NotFoundError(f"cannot read {name}: {error.strerror}") from error
+        file = statements_file(name)
         self._nested_files += 1
         try:
             with file:
@@ -367,6 +364,14 @@ def _is_query(statement: str) -> bool:
         return isinstance(parse_one(statement), Query)
     except PenstockError:
         return False
+
+
+def statements_file(name: str) -> TextIO:
+    """Opens a file of statements. Raises NotFoundError."""
+    try:
+        return Path(name).expanduser().open(encoding="utf-8")
+    except OSError as error:
+        raise NotFoundError(f"cannot read {name}: {error.strerror}") from error
 
 
 def _switch(value: str) -> bool:

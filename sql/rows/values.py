@@ -7,7 +7,7 @@ those refuse (functions, escapes, wrong values) goes through `penstock.sql.rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from penstock.common.errors import InvalidValueError
-from penstock.sql.dialect.literals import parse_timestamp, unescape
+from penstock.common.errors import InvalidValueError, Position
+from penstock.sql.dialect.literals import parse_timestamp, position, unescape
 from penstock.sql.dialect.tokenizer import scan
 from penstock.sql.rows.constants import Constants, Stored, shorten
 from penstock.sql.rows.fitting import narrowed, stored_array, times_of_texts
@@ -39,16 +39,21 @@ _BOOLS = {"true": True, "false": False, "TRUE": True, "FALSE": False, "True": Tr
 
 
 def read_values(
-    text: str, offset: int, columns: Sequence[Column], *, precision: Precision, time_zone: str, now_ms: int
+    text: str, offset: int, columns: Sequence[Column], statement: str, *, precision: Precision, time_zone: str,
+    now_ms: int,
 ) -> pa.RecordBatch:
     """Returns the rows of `(..)[,](..)...` as a batch: one column per given Column, named by `Column.physical`.
 
-    `text` and `offset` are `InsertTarget.rows` and `rows_offset`; the offset only serves error messages. Arrow types
-    are those of `DataType.arrow()`. `now_ms` is what NOW means. Raises InvalidValueError with the number of the row
-    (from 1), the column and the text.
+    `text` and `offset` are `InsertTarget.rows` and `rows_offset`; the offset, and the whole `statement`, only serve
+    error messages. Arrow types are those of `DataType.arrow()`. `now_ms` is what NOW means. Raises InvalidValueError
+    with the number of the row (from 1), the column and the text.
     """
     constants = Constants(precision, time_zone, now_ms)
-    cells = _split_plain(text, len(columns)) or _split_rows(text, offset, len(columns))
+
+    def place(start: int) -> Position:
+        return position(statement, offset + start, 0)
+
+    cells = _split_plain(text, len(columns)) or _split_rows(text, len(columns), place)
     arrays = [_convert(column, raws, constants) for column, raws in zip(columns, cells, strict=True)]
     fields = [pa.field(column.physical, array.type) for column, array in zip(columns, arrays, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -92,8 +97,11 @@ def _row_pattern(width: int) -> re.Pattern[str]:
     return re.compile(r"\s*+,?+\s*+\(" + ",".join([_CELL] * width) + r"\)", re.ASCII)
 
 
-def _split_rows(text: str, offset: int, width: int) -> list[list[str]]:
-    """Returns the cells of each column of any rows. Raises InvalidValueError if a row has too few or too many."""
+def _split_rows(text: str, width: int, place: Callable[[int], Position]) -> list[list[str]]:
+    """Returns the cells of each column of any rows. Raises InvalidValueError if a row has too few or too many.
+
+    `place` returns where a character of the text is in the statement.
+    """
     match = _row_pattern(width).match
     rows: list[tuple[str, ...]] = []
     at = 0
@@ -109,37 +117,36 @@ def _split_rows(text: str, offset: int, width: int) -> list[list[str]]:
             token = next(tokens)
         if not token:
             return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-        cells, at = _scan_row(text, token, tokens, len(rows) + 1, offset)
+        cells, at = _scan_row(text, token, tokens, len(rows) + 1, place)
         if len(cells) != width:
             raise InvalidValueError(
                 f"row {len(rows) + 1} has {len(cells)} values, but there are {width} columns",
-                hint=f"at character {offset + token.start + 1} of the statement",
-            )
+                position=place(token.start))
         rows.append(cells)
 
 
 def _scan_row(
-    text: str, first: Token, rest: Iterator[Token], number: int, offset: int
+    text: str, first: Token, rest: Iterator[Token], number: int, place: Callable[[int], Position]
 ) -> tuple[tuple[str, ...], int]:
     """Cuts one row apart token by token; returns its cells and where it ends."""
-    where = f"at character {offset + first.start + 1} of the statement"
+    at = place(first.start)
     if first.token_type is not TokenType.L_PAREN:
         raw = text[first.start:first.end + 1]
-        raise InvalidValueError(f"row {number}: '(' is expected, not {shorten(raw)!r}", hint=where)
+        raise InvalidValueError(f"row {number}: '(' is expected, not {shorten(raw)!r}", position=at)
     cells: list[str] = []
     start: int | None = None
     last, depth = first.end, 1
     for token in rest:
         kind = token.token_type
         if not token or kind is TokenType.UNKNOWN:
-            raise InvalidValueError(f"row {number} is not closed, or holds {shorten(token.text)!r}", hint=where)
+            raise InvalidValueError(f"row {number} is not closed, or holds {shorten(token.text)!r}", position=at)
         if kind is TokenType.L_PAREN:
             depth += 1
         elif kind is TokenType.R_PAREN:
             depth -= 1
         if depth == 0 or (depth == 1 and kind is TokenType.COMMA):
             if start is None:
-                raise InvalidValueError(f"row {number}: value {len(cells) + 1} is missing", hint=where)
+                raise InvalidValueError(f"row {number}: value {len(cells) + 1} is missing", position=at)
             cells.append(text[start:last + 1])
             if depth == 0:
                 break

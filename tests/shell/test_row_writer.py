@@ -81,6 +81,15 @@ def test_the_wall_clock_can_be_noted(tmp_path: Path, connection: Connection) -> 
         assert [mark.ts_ms for mark in log if isinstance(mark, TimeMarkRecord)] == [NOON_MS]
 
 
+def test_tables_are_those_of_the_writers_database(connection: Connection) -> None:
+    """Unless their names say otherwise, whatever database is in use."""
+    connection.cursor().execute("CREATE DATABASE other").execute("USE other")
+    penstock.Writer(connection, "w", database="d").insert("t", rows(1)).insert("d.t", rows(2))
+    assert connection.cursor().execute("SELECT count(*) > 0 FROM d.t").fetchall() == [(True,)]
+    with pytest.raises(penstock.Error, match="other"):
+        penstock.Writer(connection, "w").insert("t", rows(1))
+
+
 class Ticks:
     """A clock that goes on by a second whenever `tick` is called, and wakes who waits."""
 

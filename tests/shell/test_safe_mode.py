@@ -32,6 +32,15 @@ def test_nothing_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], tor
     assert tree(data) == before
 
 
+def test_a_file_of_statements_that_is_not_there_makes_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is looked for before anything is opened."""
+    assert main(["-d", str(tmp_path / "data"), "-f", str(tmp_path / "nosuch.sql")]) == 1
+    assert "nosuch.sql" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_who_has_it_open_is_respected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A directory that an engine has open, or that isn't there, is an error; nothing is made."""
     make_directory(tmp_path / "data")

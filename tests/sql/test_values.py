@@ -34,7 +34,7 @@ def column(kind: Kind, length: int | None = None, **fields: int) -> Column:
 
 def read(rows: str, *columns: Column, precision: Precision = "ms", time_zone: str = "UTC") -> list[list[Any]]:
     """Returns the values of each column; timestamps as integers."""
-    batch = read_values(rows, 0, columns, precision=precision, time_zone=time_zone, now_ms=NOW_MS)
+    batch = read_values(rows, 0, columns, rows, precision=precision, time_zone=time_zone, now_ms=NOW_MS)
     assert batch.schema.names == [c.physical for c in columns]
     assert [array.type for array in batch.columns] == [c.type.arrow() for c in columns]
     return [
