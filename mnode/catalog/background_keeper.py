@@ -42,7 +42,8 @@ class Keeper:
 
     def wake(self) -> None:
         """Something has changed. Cheap, from any thread."""
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
 
     def stop(self) -> None:
         """Ends the thread; a call that is under way is waited for."""

@@ -312,11 +312,13 @@ class CatalogStore:
                 self.log.close()
 
     def take_ids(self, count: int) -> int:
-        """Returns the first of some ids that were never given; the next transaction stores that they are."""
-        with self.lock:
-            before = self.counters
-            self.counters = Counters(before.next_id + count, before.next_vgroup, before.generation)
-            return before.next_id
+        """Returns the first of some ids that were never given; the next transaction stores that they are.
+
+        The caller holds the lock.
+        """
+        before = self.counters
+        self.counters = Counters(before.next_id + count, before.next_vgroup, before.generation)
+        return before.next_id
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

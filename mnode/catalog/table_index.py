@@ -299,6 +299,9 @@ class TableIndex:
         """
         if parent.replaces is None:
             namespace = self._namespaces[parent.database]
+            if len(names) == 1:
+                [name] = names
+                return frozenset() if self.is_free(parent.database, name) else {name}
             # There may be many of either, and nearly always they have nothing in common.
             return set().union(*(known.keys() & names for known in (
                 namespace.tables, namespace.children, namespace.views) if not known.keys().isdisjoint(names)))

@@ -35,6 +35,7 @@ class NewestTimes:
         self._certain: Bools = np.zeros(0, np.bool_)
         self._likely: Bools = np.zeros(0, np.bool_)
         self._appended: dict[int, int] = {}
+        self._greatest = -1  # of `_tuids`
 
     def __len__(self) -> int:
         return len(self.tuids)
@@ -93,8 +94,10 @@ class NewestTimes:
 
     def _in_columns(self, tuid: int) -> tuple[int | None, bool]:
         """Returns the newest time of a child table, if the columns have it, and whether its row is certain."""
+        if tuid > self._greatest:  # mostly it is a new one then
+            return None, False
         place = int(self._tuids.searchsorted(np.uint64(tuid)))
-        if place == len(self._tuids) or self._tuids[place] != tuid:
+        if self._tuids[place] != tuid:
             return None, False
         return int(self._times[place]), bool(self._certain[place])
 
@@ -162,6 +165,7 @@ class NewestTimes:
         kept[places[known]] = False
         self._tuids, self._times = self.tuids[kept], self.times[kept]
         self._certain, self._likely = self._certain[kept], self._likely[kept]
+        self._greatest = int(self._tuids[-1]) if len(self._tuids) else -1
 
     def _find(self, tuids: U64) -> tuple[Index, Bools]:
         """Returns the place of each, and whether it is there; places of others are in range, but meaningless."""
@@ -180,3 +184,4 @@ class NewestTimes:
         self._times = np.insert(self._times, places, TS_MIN)
         self._certain = np.insert(self._certain, places, False)
         self._likely = np.insert(self._likely, places, False)
+        self._greatest = int(self._tuids[-1])
