@@ -62,10 +62,13 @@ class Job:
     ticks: Mapping[int, Tick] = field(default_factory=dict)
 
     def is_whole(self, window: FiredWindow) -> bool:
-        """Whether the stream has read all rows of a window, and was to compute its results of them."""
+        """Whether the stream has read all rows of a window, and was to compute its results of them.
+
+        Of a group with a NULL it may have read more: a query that compares with `=` finds none.
+        """
         first = self.stream.newest_at_start
         return (self.calculation.values > 0 and window.rows > 0 and not window.opened and self.stream.unlike is None
-                and (first is None or window.start > first))
+                and (first is None or window.start > first) and None not in window.group.values)
 
     def fired_ns(self, window: FiredWindow) -> int:
         """Returns when a window fired first; of PERIOD when it was to."""

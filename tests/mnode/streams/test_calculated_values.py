@@ -34,6 +34,22 @@ def test_what_partition_by_gives_is_of_its_type(bed: TestBed) -> None:
     assert {row[1:] for row in found} == {(1007, 2, 4, 1100, None, 1, 7)}
 
 
+@pytest.mark.parametrize("aggregate", ["sum(v)", "stddev(v)"])
+def test_what_compares_with_null_finds_nothing(bed: TestBed, aggregate: str) -> None:
+    """Also where results come with the windows, without a query."""
+    bed.all("create stable m (ts timestamp, v int) tags (t int)", "create table a using m tags (null)",
+            "create table b using m tags (1)")
+    for condition in ("t = %%1", "t is not distinct from %%1"):
+        name = "equal" if "=" in condition else "same"
+        bed.execute(f"create stream {name} interval(1s) sliding(1s) from m partition by t into of_{name} as "
+                    f"select _twstart ts, count(*) c, {aggregate} x from m where {condition} and ts >= _twstart "
+                    "and ts < _twend")
+    for second in range(3):
+        bed.execute(f"insert into a values ({T0 + 1000 * second}, 1) b values ({T0 + 1000 * second}, 1)")
+    assert bed.rows("select c, count(*) from of_equal group by c order by c") == [(0, 2), (1, 2)]
+    assert bed.rows("select c, count(*) from of_same group by c") == [(1, 4)]
+
+
 def test_period_finds_new_rows_of_groups_by_time(bed: TestBed) -> None:
     """Which groups have got rows is told by tags of any type."""
     bed.all("create stable m (ts timestamp, v int) tags (t timestamp)",
