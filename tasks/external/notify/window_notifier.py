@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
+from penstock.common.quantities import MIB
 from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
 from penstock.tasks.external.notify.notify_target import NotifySender, NotifyTarget, open_sender
@@ -17,8 +20,9 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.task_status import NotifyCounts
 
-WAITING_MAX = 10_000
-"""So many events wait for one address at most that may be dropped (ON_FAILURE DROP); further ones are."""
+WAITING_MAX, WAITING_BYTES_MAX = 10_000, 16 * MIB
+"""So many events, and bytes of them, wait for one address at most that may be dropped (ON_FAILURE DROP); further ones
+are."""
 _GIVE_UP_AFTER_S = 10.0
 _TIMEOUT = "10s"
 
@@ -46,14 +50,15 @@ class _Address:
         self.sent = 0
         self.given = 0
         self.waiting = 0
-        self._deliveries: deque[int] = deque()
+        self._waiting_bytes = 0
+        self._deliveries: deque[tuple[int, int]] = deque()  # events, and their bytes
         self._done = 0
         self._given_up = 0
         self.error = ""
 
     def give(self, events: pa.RecordBatch) -> None:
         """Has events delivered. What may be dropped is if too much waits already."""
-        room = WAITING_MAX - self.waiting
+        room = self._room(events)
         if self.dropped is not None and events.num_rows > room:
             self.dropped.keep(events.slice(room), self.error or "events come faster than they can be sent")
             self._given_up = self.dropped.events
@@ -61,8 +66,15 @@ class _Address:
         if events.num_rows:
             self.given += 1
             self.waiting += events.num_rows
-            self._deliveries.append(events.num_rows)
+            self._waiting_bytes += events.nbytes
+            self._deliveries.append((events.num_rows, events.nbytes))
             self.sink_writer.put(Delivery(self.given, events))
+
+    def _room(self, events: pa.RecordBatch) -> int:
+        """Returns how many of some events may wait, too; one may that is large if none waits."""
+        sizes = np.cumsum(pc.binary_length(events.column(0)).to_numpy()) + self._waiting_bytes
+        fitting = int(np.searchsorted(sizes, WAITING_BYTES_MAX, "right"))
+        return min(WAITING_MAX - self.waiting, fitting if self.waiting else max(fitting, 1))
 
     def look(self) -> int:
         """Returns how many deliveries are done."""
@@ -72,8 +84,9 @@ class _Address:
             self.error = outage.reason
         while self._done < done:
             self._done += 1
-            events = self._deliveries.popleft()
+            events, nbytes = self._deliveries.popleft()
             self.waiting -= events
+            self._waiting_bytes -= nbytes
             self.sent += events
         if self.dropped is not None and self.dropped.events > self._given_up:
             self.sent -= self.dropped.events - self._given_up

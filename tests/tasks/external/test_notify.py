@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -292,6 +293,23 @@ def test_drop_goes_on_without(make: Make, ear: Ear, monkeypatch: pytest.MonkeyPa
     assert notified(kit) == (6, 4, 0)
 
 
+def test_what_waits_has_a_bound_of_bytes(make: Make, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result may be large: few of these are kept, but one always is."""
+    monkeypatch.setattr(window_notifier, "WAITING_BYTES_MAX", 100)
+    ear.deaf = {"ws://b"}
+    kit = hourly(make, TWO + " on_failure drop")
+    for minute in range(4):
+        put(kit, (0, minute, 1))
+    assert len(kit.rows()) == 3
+    assert notified(kit) == (3, 2, 1)
+    ear.deaf = set()
+    kit.pass_time(60)
+    put(kit, (0, 5, 1))
+    kit.pass_time(60)
+    assert notified(kit)[2] == 0
+    assert ear.heard("ws://b")[0][2] == 0
+
+
 def test_a_restart_tells_what_no_checkpoint_covers(make: Make, ear: Ear) -> None:
     """What was told before a checkpoint isn't told again; what came after it is, with the same ids."""
     kit = hourly(make, BOTH)
@@ -449,6 +467,67 @@ def test_over_http_and_websocket(tmp_path: Path) -> None:
         finally:
             engine.engine.close()
             web.close()
+
+
+@contextmanager
+def rude_server(manner: str) -> Iterator[int]:
+    """A port where nobody answers as he should: who hangs says nothing, who closes hangs up at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept: list[socket.socket] = []
+
+        def serve_rudely() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                if manner == "hangs":
+                    kept.append(connection)
+                    continue
+                with connection:
+                    if manner == "answers 500":
+                        connection.recv(65_536)
+                        connection.sendall(b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=serve_rudely, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in kept:
+                connection.close()
+
+
+@pytest.mark.parametrize("manner", ["hangs", "answers 500", "closes"])
+def test_who_does_not_listen_holds_nobody_up(tmp_path: Path, manner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results, other addresses and other streams go on; SQL says what wasn't told, and the stream can be dropped."""
+    monkeypatch.setattr(window_notifier, "_TIMEOUT", "1s")
+    monkeypatch.setattr(window_notifier, "_GIVE_UP_AFTER_S", 0.0)
+    web = Web(failures=0)
+    with rude_server(manner) as port:
+        engine = Threaded(tmp_path / "data")
+        try:
+            engine.run("CREATE DATABASE d VGROUPS 1 KEEP 36500", "USE d", "CREATE TABLE m (ts TIMESTAMP, v INT)")
+            told = f"NOTIFY('http://127.0.0.1:{port}/', '{web.url}/') ON (WINDOW_CLOSE)"
+            for name, notify in (("s", told), ("t", "")):
+                engine.run(f"CREATE STREAM {name} INTERVAL(1s) SLIDING(1s) FROM m {notify} INTO o{name} AS "
+                           "SELECT _twstart, count(*) n FROM %%trows")
+            for second in range(5):
+                engine.run(f"INSERT INTO m VALUES ({T0 + second * 1000}, 1)")
+                for name in "st":
+                    engine.until(lambda: engine.run(f"SELECT count(*) FROM o{name}") == [(second,)])  # noqa: B023
+            engine.until(lambda: engine.stream("s", "notify_sent")[0] >= 4)
+            engine.until(lambda: engine.stream("s", "notify_failed")[0] >= 1)
+            engine.until(lambda: sum(engine.stream("s", "notify_sent", "notify_failed", "notify_waiting")) == 8)
+            assert f"127.0.0.1:{port}" in engine.stream("s", "notify_error")[0]
+            engine.run("DROP STREAM s", f"INSERT INTO m VALUES ({T0 + 5000}, 1)")
+            engine.until(lambda: engine.run("SELECT count(*) FROM ot") == [(5,)])
+        finally:
+            engine.engine.close()
+            web.close()
+    assert sum(len(message["streams"][0]["events"]) for _, message in web.posts) == 4
 
 
 def talking(url: str) -> OpenedConnection:
