@@ -13,6 +13,8 @@ from penstock.sql.tree.walking import conjuncts, copied, found_in
 
 _SAME = frozenset({"count", "sum", "avg", "min", "max", "spread", "first", "last"})
 """Aggregates with a state of constant size, of which a stream and a query give equal values of equal rows."""
+_OF_ROWS = frozenset({"first", "last"})
+"""Where there are no others, a query has no row for rows that all are NULL."""
 _ENDS = frozenset({"_wend", "_wduration"})
 
 
@@ -35,6 +37,9 @@ def value_items(statement: CreateStream) -> tuple[SelectItem, ...]:
     filtered, counted = ({text_of(part) for part in conjuncts(each.where)} for each in (statement.select, older))
     ends = _ENDS if isinstance(window, SessionWindow) else frozenset()
     if filtered != counted or not all(_is_same(item.expression, ends) for item in older.items):
+        return ()
+    names = {require_vector(call).name for item in older.items for call in vector_calls(item.expression)}
+    if names and names <= _OF_ROWS:
         return ()
     return tuple(SelectItem(copied(item.expression), f"_value{place}", f"_value{place}")
                  for place, item in enumerate(older.items, 1))

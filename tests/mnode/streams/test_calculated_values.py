@@ -197,6 +197,20 @@ def test_results_that_can_not_be_found_again_are_told_of(bed: TestBed) -> None:
     assert problem.startswith("its results have too many times to be found again")
 
 
+@pytest.mark.parametrize(("columns", "expected"), [
+    ("last(x) a, first(x) b", [(10_000, 2, 2)]), ("last(x) a, max(x) b", [(0, None, None), (10_000, 2, 2)]),
+])
+def test_windows_without_values_have_the_results_of_the_query(
+    bed: TestBed, columns: str, expected: list[tuple[object, ...]]
+) -> None:
+    """Of rows whose values are NULL, first() and last() alone give none, also where tasks would compute them."""
+    bed.all("create table m (ts timestamp, x int)",
+            f"create stream s session(ts, 1s) from m into o as select _twstart, {columns} from %%trows",
+            f"insert into m values ({T0}, null)", f"insert into m values ({T0 + 10_000}, 2)",
+            f"insert into m values ({T0 + 20_000}, 3)")
+    assert bed.rows("select * from o") == expected
+
+
 @pytest.mark.parametrize("query", [
     pytest.param("select _wstart, count(*) n from other where ts >= _twstart and ts < _twend interval(250a) "
                  "fill(value, -1)",
