@@ -71,7 +71,7 @@ def _one_line(text: str) -> str:
 
 @pytest.mark.parametrize(("path", "interface"), [
     *(pytest.param(path, "embedded", id=f"{path.stem}-embedded") for path in SCRIPTS),
-    *(pytest.param(path, "http", id=f"{path.stem}-http", marks=[pytest.mark.long, *([by_night] if number % 4 else [])])
+    *(pytest.param(path, "http", id=f"{path.stem}-http", marks=[pytest.mark.long, *([by_night] if number % 8 else [])])
       for number, path in enumerate(SCRIPTS))])
 def test_engine_scripts(path: Path, interface: Interface, tmp_path: Path) -> None:
     """A new engine answers each statement of a script as the script says, and so does its process for clients."""

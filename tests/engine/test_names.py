@@ -95,6 +95,8 @@ STREAMS = (
      "ws, :aa, :ab"),
     *((f"SELECT _wstart ws, sum(:ca) AS :aa, max(:cb) AS :ab FROM :st PARTITION BY :gb INTERVAL(4s) FILL({fill})",
        "ws, :aa, :ab") for fill in FILLS[1:4]))
+#: Of both: by day every second one.
+SOME_QUERIES, SOME_STREAMS = QUERIES[::times(2, 1)], STREAMS[::times(2, 1)]
 #: What stands before AS, of streams with groups by two tags, and what is asked.
 TARGETS = (
     ("(ws, :ab, :aa) TAGS (:ac VARCHAR(9), :ad INT) SUBTABLE(concat('o', :ac))", "ws, :ab, :aa, :ac, :ad"),
@@ -141,7 +143,7 @@ def _answers(target: Boxed, names: Mapping[str, str]) -> list[tuple[str, list[An
     try:
         for write in WRITES[:3]:
             target.execute(_said(write, names))
-        for number, (query, _) in enumerate(STREAMS):
+        for number, (query, _) in enumerate(SOME_STREAMS):
             target.execute(f"CREATE STREAM {database}_{number} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 "
                            f"FILL_HISTORY 1 INTO `out {number}` AS {_said(query, names)}")
         target.execute(_said("CREATE STABLE `into 2` (ws TIMESTAMP, :aa BIGINT, :ab BIGINT) "
@@ -153,15 +155,15 @@ def _answers(target: Boxed, names: Mapping[str, str]) -> list[tuple[str, list[An
                 "PARTITION BY :gb :ac, :ga :ad INTERVAL(5s)", names))
         for write in WRITES[3:]:
             target.execute(_said(write, names))
-        for query in QUERIES:
+        for query in SOME_QUERIES:
             ask(query, _said(query, names))
-        for number, (query, shown) in enumerate(STREAMS):
+        for number, (query, shown) in enumerate(SOME_STREAMS):
             ask(query, _said(f"SELECT {shown} FROM `out {number}`", names))
         for number, (into, shown) in enumerate(TARGETS):
             ask(into, _said(f"SELECT {shown} FROM `into {number}`", names))
         return found
     finally:
-        for name in (*range(len(STREAMS)), *(f"into_{number}" for number in range(len(TARGETS)))):
+        for name in (*range(len(SOME_STREAMS)), *(f"into_{number}" for number in range(len(TARGETS)))):
             target.execute(f"DROP STREAM IF EXISTS {database}_{name}")
         target.execute(f"DROP DATABASE {database}")
 

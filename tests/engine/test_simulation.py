@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import times
+from conftest import in_turn, times
 from kits.basics.waiting import wait_until
 from simulation.run import run_seed
 
 SEEDS = times(6, 500)
-SEEDS_WITH_SNODES = times(1, 50)
+SEEDS_WITH_SNODES = times(2, 50)
 
 #: Seeds that once failed, and what they showed. Profiles change over time; each stays as a history worth playing.
 PAST = {
@@ -51,8 +51,7 @@ def test_past_failures_stay_away(memory: Path, seed: int) -> None:
     assert not outcome.problem, f"seed {seed}: {outcome.problem}\n" + "\n".join(outcome.trace)
 
 
-@pytest.mark.parametrize("snodes", [1, 2])
-@pytest.mark.parametrize("seed", range(2000, 2000 + SEEDS_WITH_SNODES))
+@pytest.mark.parametrize(("seed", "snodes"), in_turn(range(2001, 2001 + SEEDS_WITH_SNODES), [1, 2]))
 def test_some_histories_with_snodes(memory: Path, seed: int, snodes: int) -> None:
     """Also with agg tasks on workers of their own, which die like the others, the streams come to the batch answer."""
     outcome = run_seed(seed, memory, snodes)
