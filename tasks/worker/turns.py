@@ -152,7 +152,7 @@ class TurnQueue:
         self.gathering = gathering
         self._ready: deque[Seat] = deque()
         self._going_on: deque[Seat] = deque()  # between two steps of their turns
-        self._under_way = 0  # turns
+        self._begun = 0  # turns since the last step of one that was under way
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
         self._rounds: dict[float | None, float] = {}  # when they began, by the bounds of their seats
@@ -173,7 +173,7 @@ class TurnQueue:
     def take(self, now: float) -> Seat | None:
         """Returns the seat whose next step begins now, of a new turn if there may be one; None if none wants one."""
         self._queue_due(now)
-        while self._ready and self._under_way < _TOGETHER:
+        while self._ready and self._may_begin:
             seat = self._ready.popleft()
             if seat.state is _State.QUEUED:
                 if seat.queued_at >= self._round_of(seat) + self.gathering.rest_s(seat.bound):
@@ -181,9 +181,21 @@ class TurnQueue:
                 seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
                 seat.spent = seat.so_far_s = 0.0
                 seat.turn = seat.take_turn()
-                self._under_way += 1
+                self._begun += 1
                 return seat
-        return self._going_on.popleft() if self._going_on else None
+        if not self._going_on:
+            return None
+        self._begun = 0
+        return self._going_on.popleft()
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether a new turn may come before the next step of one that is under way.
+
+        Those whose step a thread is at don't count: it may be a long one. Nor may short turns, which have one step,
+        come without end before others.
+        """
+        return not self._going_on or max(len(self._going_on), self._begun) < _TOGETHER
 
     @property
     def is_empty(self) -> bool:
@@ -199,7 +211,6 @@ class TurnQueue:
     def done(self, seat: Seat, now: float, next_at: float | None, took_s: float, spent_s: float) -> None:
         """Takes note that the last step of a turn has ended; `next_at` is what the turn has returned."""
         seat.turn = None
-        self._under_way -= 1
         seat.longest_s = max(seat.so_far_s, took_s)
         self.gathering.note_turn(seat.begun, now, seat.spent + spent_s)
         if seat.state is _State.GONE:

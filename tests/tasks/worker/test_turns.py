@@ -219,6 +219,32 @@ def test_only_some_turns_are_under_way_together() -> None:
     assert queue.take(0.0) is seats[2]
 
 
+def test_long_steps_do_not_count_among_those_under_way() -> None:
+    """Whoever is in line may begin while the threads of others are in the middle of steps."""
+    queue = TurnQueue(Gathering(1.0, 0.0))
+    seats = [queue.seat(never) for _ in range(8)]
+    for seat in seats:
+        queue.wake(seat, 0.0)
+    assert [queue.take(0.0) for _ in seats] == seats
+
+
+def test_short_turns_do_not_keep_one_that_is_under_way_from_its_next_step() -> None:
+    """Even if there are always some in line."""
+    queue = TurnQueue(Gathering(1.0, 0.0))
+    slow, *short = (queue.seat(never) for _ in range(20))
+    queue.wake(slow, 0.0)
+    assert queue.take(0.0) is slow
+    queue.stepped(slow, 0.0, 0.0)
+    for seat in short:
+        queue.wake(seat, 0.0)
+    taken = []
+    while (seat := queue.take(0.0)) is not slow:
+        assert seat is not None
+        queue.done(seat, 0.0, 0.0, 0.0, 0.0)  # and wants another turn at once
+        taken.append(seat)
+    assert taken == short[:len(taken)]
+
+
 def test_a_stream_may_have_a_bound_of_its_own() -> None:
     """With 0 it is never held back, with more it waits longer, and the others are as they were."""
     queue = TurnQueue(Gathering(0.0, 0.02))
