@@ -10,7 +10,7 @@ from penstock.common.clock import Clock
 from penstock.tasks.worker.turns import Seat, Turn, TurnQueue
 
 _LONG_TURN_S, _LONGEST_WAIT_S = 0.01, 0.05
-_TURNS_S = 0.005
+_TURNS_S, _LONG_STEP_S = 0.0025, 0.005
 
 
 class TurnThreads:
@@ -24,8 +24,8 @@ class TurnThreads:
 
     def __init__(self, clock: Clock, queue: TurnQueue, threads_max: int,
                  after_turns: Callable[[], None] = lambda: None) -> None:
-        """`after_turns` is called by each thread after some steps: always before it sleeps, and before
-        a long one."""
+        """`after_turns` is called by each thread after some turns: always before it sleeps, and before
+        a long step."""
         self._clock = clock
         self._queue = queue
         self._threads_max = threads_max
@@ -129,7 +129,8 @@ class TurnThreads:
             if seat is None and first is None:
                 self._sleep(event, None if due is None else max(0.0, due - now))
                 continue
-            if first is not None and (seat is None or now - first > _TURNS_S or seat.longest_s > _TURNS_S):
+            if first is not None and (
+                    seat is None or (seat.leads and now - first > _TURNS_S) or seat.longest_s > _LONG_STEP_S):
                 self._after_turns()
                 first = None
             if seat is not None:

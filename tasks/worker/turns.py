@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from enum import Enum, auto
 
 _LOOK_EVERY_S = 0.1
-#: More would have caches little warmer, and results of the first ones wait for the steps of the others.
+#: So many turns. More would have caches little warmer, and results of the first ones wait for the others.
 _TOGETHER = 4
 _FASTER, _SLOWER, _SHORTEST_S = 1.5, 1.02, 0.001
 _TOO_MUCH = 0.6  # of one processor
@@ -127,9 +127,9 @@ Turn = Generator[None, None, float | None]
 
 class Seat:
     """A stream's place. `turn` is the one that is under way, which has `spent` so many seconds of the processor.
-    `longest_s`: what the longest step of the last one took."""
+    It `leads` if it began when none was under way. `longest_s`: what the longest step of the last one took."""
 
-    __slots__ = ("at_once", "begun", "bound", "due", "longest_s", "queued_at", "so_far_s", "spent",
+    __slots__ = ("at_once", "begun", "bound", "due", "leads", "longest_s", "queued_at", "so_far_s", "spent",
                  "state", "take_turn", "turn")
 
     def __init__(self, take_turn: Callable[[], Turn], bound: float | None) -> None:
@@ -138,6 +138,7 @@ class Seat:
         self.turn: Turn | None = None
         self.bound = bound
         self.state = _State.RESTING
+        self.leads = False
         self.due: float | None = None
         self.begun = float("-inf")
         self.spent = self.longest_s = self.so_far_s = 0.0
@@ -152,7 +153,7 @@ class TurnQueue:
         self.gathering = gathering
         self._ready: deque[Seat] = deque()
         self._going_on: deque[Seat] = deque()  # between two steps of their turns
-        self._begun = 0  # turns since the last step of one that was under way
+        self._room = 0  # for further turns among those that are under way together
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
         self._rounds: dict[float | None, float] = {}  # when they began, by the bounds of their seats
@@ -173,7 +174,10 @@ class TurnQueue:
     def take(self, now: float) -> Seat | None:
         """Returns the seat whose next step begins now, of a new turn if there may be one; None if none wants one."""
         self._queue_due(now)
-        while self._ready and self._may_begin:
+        leads = not self._going_on
+        if leads:
+            self._room = _TOGETHER
+        while self._ready and self._room:
             seat = self._ready.popleft()
             if seat.state is _State.QUEUED:
                 if seat.queued_at >= self._round_of(seat) + self.gathering.rest_s(seat.bound):
@@ -181,21 +185,15 @@ class TurnQueue:
                 seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
                 seat.spent = seat.so_far_s = 0.0
                 seat.turn = seat.take_turn()
-                self._begun += 1
+                seat.leads = leads
+                self._room -= 1
                 return seat
+        self._room = 0
         if not self._going_on:
             return None
-        self._begun = 0
-        return self._going_on.popleft()
-
-    @property
-    def _may_begin(self) -> bool:
-        """Whether a new turn may come before the next step of one that is under way.
-
-        Those whose step a thread is at don't count: it may be a long one. Nor may short turns, which have one step,
-        come without end before others.
-        """
-        return not self._going_on or max(len(self._going_on), self._begun) < _TOGETHER
+        seat = self._going_on.popleft()
+        seat.leads = False
+        return seat
 
     @property
     def is_empty(self) -> bool:
