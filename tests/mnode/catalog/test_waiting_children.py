@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from kits.engines.embedded import Embedded
+from kits.engines.statement_engine import StatementEngine
 from simulation.disk import Disk, PowerLost
 
 from penstock.common.errors import AlreadyExistsError, PenstockError, StorageError
@@ -362,3 +364,22 @@ def test_what_others_do_comes_behind_the_record_of_a_table(engine: Crashing, mon
     engine.run("DROP TABLE a")
     engine.crash()
     assert engine.run("SHOW TABLES") == []
+
+
+def test_kill_nine_while_tables_come(tmp_path: Path) -> None:
+    """Each row that was acknowledged is there with its table and its tags, and the next start goes on from there."""
+    killed = StatementEngine(tmp_path / "data", {"timezone": "UTC"})
+    killed.run("CREATE DATABASE d VGROUPS 2 KEEP 36500d")
+    killed.run("CREATE TABLE d.m (ts TIMESTAMP, v DOUBLE) TAGS (g INT)")
+    for n in range(1_000):
+        killed.tell(json.dumps(f"INSERT INTO d.c{n} USING d.m TAGS ({n}) VALUES ({LATE_MS + n}, {n})"))
+    for _ in range(300):
+        assert json.loads(killed.next()) == {"rows": []}
+    acknowledged = 300 + len(killed.kill())
+    again = Embedded(tmp_path / "data")
+    found = again.run("SELECT tbname, g, v FROM d.m ORDER BY v")
+    assert found == [(f"c{n}", n, n) for n in range(len(found))]
+    assert len(found) in (acknowledged, acknowledged + 1)
+    again.run(f"INSERT INTO d.c1000 USING d.m TAGS (1000) VALUES ({LATE_MS}, 1000)")
+    assert again.run("SELECT count(*), count(DISTINCT g) FROM d.m") == [(len(found) + 1, len(found) + 1)]
+    again.close()
