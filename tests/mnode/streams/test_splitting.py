@@ -203,7 +203,7 @@ def play(bed: TestBed, steps: list[tuple[str, Any]], *streams: str) -> None:
         check(bed, *streams)
 
 
-@settings(max_examples=times(4, 8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(2, 8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=2, max_size=8), count=st.integers(1, 3), history=st.booleans(),
        streams=st.lists(st.sampled_from(sorted(STREAMS)), min_size=1, max_size=3, unique=True))
 def test_streams_equal_the_batch_answer_whenever_vgroups_are_split(
@@ -479,11 +479,11 @@ class Mortal:
 def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before or behind each step that changes files: rows, placement and streams are those of before, or of after.
 
-    By day it is every fifth step, by night each.
+    By day it is every eighth step, by night each.
     """
     names = ("per_table", "per_site")
     found = set()
-    for number in range(1, 200, times(5, 1)):
+    for number in range(1, 200, times(8, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
         with make(1, *names, directory=directory) as bed:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import combined
+from conftest import combined, in_turn
 from kits.engines.sandboxes import T0 as SHOWN_ZERO
 from kits.engines.sandboxes import TestBed
 
@@ -521,17 +521,17 @@ MEETINGS = (
 )
 
 
-@pytest.mark.parametrize(("option", "vgroups"), [("SKIP", 1), ("DLQ dead{}", 2)])
-@pytest.mark.parametrize(("failing", "condition"), [
+@pytest.mark.parametrize(("place", "fails"), in_turn([("SKIP", 1), ("DLQ dead{}", 2)], [
     ("a", f"{FIVE.format('a')} = {FIVE.format('b')}"),
     ("b", f"{FIVE.format('a')} = {FIVE.format('b')}"),
     ("a", f"length({FIVE.format('a')}) + 1 > length(b.s)"),
     ("a", f"({FIVE.format('a')} LIKE 'x%' OR b.s = 'xx')"),
-])
+]))
 def test_pairs_of_a_join_whose_on_fails_do_not_meet(
-    bed: TestBed, option: str, vgroups: int, failing: str, condition: str
+    bed: TestBed, place: tuple[str, int], fails: tuple[str, str]
 ) -> None:
     """Rows with which ON can't be computed stand alone, as with NULL, wherever rows meet; others find each other."""
+    (option, vgroups), (failing, condition) = place, fails
     joined_tables(bed, vgroups)
     bed.all(*(f"CREATE STREAM s{number} TRIGGER AT_ONCE ON_ERROR {option.format(number)} INTO o{number} AS "
               f"{query.format(condition)}" for number, (query, _) in enumerate(MEETINGS)))
