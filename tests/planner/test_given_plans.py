@@ -167,6 +167,9 @@ def test_a_bound_that_cannot_be_computed_is_an_error(db: Harness) -> None:
     ("select distinct t from st", False, True),
     ("select v from n where ts < now() - 1s", True, False),
     ("select v, today() d from n", True, False),
+    ("select v from n where ts < case when g.last < now() then g.last else now() end", True, False),
+    ("select v from n where ts < g.last + (now() - cast(0 as timestamp))", True, False),
+    ("select a from st where t < g.site + cast(now() as bigint)", True, False),
 ])
 def test_plans_know_how_long_they_last(db: Harness, text: str, lasts: bool, timeless: bool) -> None:
     """Child tables come without a change that anybody counts."""
