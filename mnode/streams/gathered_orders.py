@@ -62,10 +62,9 @@ class GatheredOrders(Generic[Order, Prepared]):
             self._pending.append(own)
             self._move_on()
         while not own.has_turn:
-            own.news.wait(_PATIENCE_S)
+            self._wait(own, self._pending)
             with self._lock:
                 self._move_on()
-        own.news.clear()
         try:
             prepared = self._prepare(order)
             own.prepared, own.size = prepared, self._size(prepared)
@@ -80,7 +79,7 @@ class GatheredOrders(Generic[Order, Prepared]):
                 due = self._due()
             self._end(due)
         while not own.done:
-            own.news.wait(_PATIENCE_S)
+            self._wait(own, self._prepared)
             with self._lock:
                 self._move_on()
                 due = self._due()
@@ -89,6 +88,14 @@ class GatheredOrders(Generic[Order, Prepared]):
             raise own.error
         return prepared
 
+    def _wait(self, own: _Waiting[Prepared], among: Sequence[_Waiting[Prepared]]) -> None:
+        """Sleeps until there is news, or it is time to look whether others take long: the first one looks most often,
+        so that many who wait don't wake for nothing."""
+        with self._lock:
+            place = among.index(own) if own in among else 0
+        own.news.wait(_PATIENCE_S * (1 + place))
+        own.news.clear()
+
     def _move_on(self) -> None:
         """Gives the next one its turn, if nobody has it, or who has it takes long; with the lock held."""
         now = self._clock.monotonic()
@@ -96,6 +103,8 @@ class GatheredOrders(Generic[Order, Prepared]):
             self._turn, self._since = self._pending.popleft(), now
             self._turn.has_turn = True
             self._turn.news.set()
+            if self._pending and not self._prepared:
+                self._pending[0].news.set()  # it looks from now on
 
     def _due(self) -> list[_Waiting[Prepared]]:
         """Returns what is to be finished now, by who asks; with the lock held."""
