@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 
 import numpy as np
@@ -234,7 +235,7 @@ class ChildCreator:
                 write.wait()
         except PenstockError:
             # Streams would never learn of a child without its record: the next try makes another one.
-            self._catalog.schema.drop_children(created.super_uid, created.uids.tolist())
+            self._take_back(created)
             raise
         finally:
             with self._announced:
@@ -273,9 +274,19 @@ class ChildCreator:
                 writes.append(self._storage.begin_meta(vgroup_id, body))
         except BaseException:
             self._unannounced.difference_update(created.names)
-            self._catalog.schema.drop_children(created.super_uid, created.uids.tolist())
+            self._take_back(created)
             raise
         return writes
+
+    def _take_back(self, created: CreatedChildren) -> None:
+        """Has child tables be gone again, also for who finds some of them in a log."""
+        by_vgroup: dict[int, list[ChildTable]] = {}
+        for child in created.tables:
+            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+        for vgroup_id, children in by_vgroup.items():
+            with suppress(PenstockError):  # it is told already that a log takes nothing
+                self._storage.begin_meta(vgroup_id, meta.drop_children(created.super_uid, children)).wait()
+        self._catalog.schema.drop_children(created.super_uid, created.uids.tolist())
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
         if parent.replaces is not None:

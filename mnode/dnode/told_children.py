@@ -53,9 +53,10 @@ def _left(catalog: Catalog, vgroup_id: int, records: Sequence[MetaRecord]) -> Se
 
 
 def _created(parent: Table, vgroup_id: int, record: MetaRecord) -> list[ChildTable]:
+    """Returns the child tables of a record; those with other tags than there are now were taken back before."""
     binary = [tag.type.kind in BINARY for tag in parent.tags]
     return [ChildTable(uid, name, vgroup_id,
                        tuple(binary_tag(value) if is_binary else value
                              for value, is_binary in zip(values, binary, strict=False)),
                        record.ingest_time_ms, parent.uid)
-            for uid, name, values in new_children(record.body).rows()]
+            for uid, name, values in new_children(record.body).rows() if len(values) == len(parent.tags)]

@@ -300,7 +300,11 @@ def test_a_crash_in_the_middle_of_a_drop(engine: Crashing, monkeypatch: pytest.M
     assert engine.engine.catalog.children(_uid(engine))[0].uid > uid
 
 
-def test_one_that_was_taken_back_has_its_name_no_more(engine: Crashing, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refused", [{"create_children"}, {"create_children", "drop_children"}])
+@pytest.mark.parametrize("tags", [(), ("extra",)])
+def test_one_that_was_taken_back_has_its_name_no_more(
+    engine: Crashing, monkeypatch: pytest.MonkeyPatch, refused: set[str], tags: tuple[str, ...]
+) -> None:
     """One vnode's log took its record, another's took none; the next try makes another one."""
     database = engine.engine.catalog.database("d")
     assert database is not None
@@ -312,7 +316,7 @@ def test_one_that_was_taken_back_has_its_name_no_more(engine: Crashing, monkeypa
     storage, begin = engine.engine.storage, engine.engine.storage.begin_meta
 
     def fail(vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
-        if vgroup_id == last:
+        if body["op"] in refused and (vgroup_id == last or body["op"] == "drop_children"):
             raise StorageError("the disk is full")
         return begin(vgroup_id, body)
 
@@ -321,10 +325,15 @@ def test_one_that_was_taken_back_has_its_name_no_more(engine: Crashing, monkeypa
         with pytest.raises(StorageError):
             engine.run(statement)
     assert rows(engine) == []
+    engine.all(*(f"ALTER TABLE m ADD TAG {tag} INT" for tag in tags))
     engine.run(statement)
     engine.crash()
     assert [row[0] for row in rows(engine)] == sorted(places.values())
     assert len(engine.run("SHOW TABLES")) == 2
+    if "drop_children" not in refused:  # else the name is that of the one before again
+        engine.run("DROP TABLE " + ", ".join(places.values()))
+        engine.crash()
+        assert engine.run("SHOW TABLES") == []
 
 
 def test_a_name_that_a_statement_gives_twice(engine: Crashing) -> None:
