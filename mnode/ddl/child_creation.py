@@ -165,8 +165,9 @@ class ChildCreator:
 
     def await_announced(self, names: Sequence[str]) -> None:
         """Waits until the records of these child tables are in their logs, or they are gone again."""
-        with self._announced:
-            self._await(names)
+        if not self._unannounced.isdisjoint(names):
+            with self._announced:
+                self._await(names)
 
     def _await(self, names: Sequence[str]) -> None:
         """Waits for what others have begun of these names; the caller holds `_announced`."""

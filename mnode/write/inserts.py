@@ -350,6 +350,7 @@ class Inserts:
             parent = table
             if table.kind == "child":
                 assert table.super_uid is not None
+                self._children.await_announced((table.name,))
                 found = self._catalog.table_by_uid(table.super_uid)
                 if found is None:
                     raise table_missing(Name(table.name, table.database), Session(), self._catalog)
