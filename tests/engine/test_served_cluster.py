@@ -142,6 +142,7 @@ def test_a_switchover_loses_nothing(cluster: ServedCluster) -> None:
     with pytest.raises(InvalidStatementError, match="is not synchronous"):
         active.run(f"SWITCHOVER TO {next(node for node, (_, is_in) in roles(active).items() if not is_in)}")
     target = next(node for number, node in cluster.nodes.items() if roles(active)[number] == ("standby", True))
+    wait_until(lambda: answers(target), 60, "the node that the test before started doesn't answer")
     with pytest.raises(NotActiveError):
         target.run(f"SWITCHOVER TO {active.number}")
     writer = RowWriter(cluster, "d.w")

@@ -399,7 +399,7 @@ class Results:
             for value in write.rows.column("n").to_pylist()
         )
 
-    def wait_rows(self, stream_id: int, count: int, attempt: int | None = None, timeout_s: float = 30.0) -> list[int]:
+    def wait_rows(self, stream_id: int, count: int, attempt: int | None = None, timeout_s: float = 120.0) -> list[int]:
         """Waits until a stream has written `count` rows, and returns them."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.rows(stream_id, attempt)) >= count, timeout_s)
