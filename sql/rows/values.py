@@ -51,7 +51,7 @@ def read_values(
     constants = Constants(precision, time_zone, now_ms)
 
     def place(start: int) -> Position:
-        return position(statement, offset + start, 0)
+        return position(statement, offset + start, 1)
 
     cells = _split_plain(text, len(columns)) or _split_rows(text, len(columns), place)
     arrays = [_convert(column, raws, constants) for column, raws in zip(columns, cells, strict=True)]
