@@ -44,7 +44,7 @@ def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> 
                  folder) as sandbox:
         writes = _TimedWrites(sandbox.engine.results)
         create_streams(sandbox.execute, streams)
-        found = [*sandbox.streams.local_streams().values()]
+        found = sandbox.streams.local_streams().values()
         parts = {"source": 0.0, "agg": 0.0, "sink": 0.0, "queues": 0.0}
         profiler = cProfile.Profile() if calls else None
         passes = 0
@@ -61,7 +61,8 @@ def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> 
             if measured:
                 profiler.enable()
             before = {**parts, "result": writes.seconds}
-            passes += drive(found, parts)
+            for stream in found:
+                passes += drive(stream, parts)
             if measured:
                 profiler.disable()
             of_inserts.append({name: seconds - before[name]
@@ -102,32 +103,22 @@ class _TimedWrites:
         self.seconds += time.thread_time() - begun
 
 
-def drive(streams: Sequence[LocalStream], parts: dict[str, float]) -> int:
-    """Steps the tasks of streams until they rest, as a worker does: the same tasks of all streams one after the other.
-
-    Returns in how many passes.
-    """
-    waiting = [(stream, 0, False) for stream in streams]  # the next task, if the pass did anything
-    passes = 0
-    while waiting:
-        line, waiting = waiting, []
-        for stream, place, progressed in line:
-            task = stream.tasks[place]
+def drive(stream: LocalStream, parts: dict[str, float]) -> int:
+    """Steps the tasks until they rest; returns in how many rounds."""
+    links = {task.id: [link for link in stream.links if link.upstream == task.id] for task in stream.tasks}
+    rounds, progressed = 0, True
+    while progressed:
+        progressed = False
+        rounds += 1
+        for task in stream.tasks:
             begun = time.thread_time()
             progressed |= task.step()
             stepped = time.thread_time()
-            for link in stream.links:
-                if link.upstream == task.id:
-                    progressed |= link.move()
+            for link in links[task.id]:
+                progressed |= link.move()
             parts[task.id.operator] += stepped - begun
             parts["queues"] += time.thread_time() - stepped
-            if place + 1 < len(stream.tasks):
-                waiting.append((stream, place + 1, progressed))
-                continue
-            passes += 1
-            if progressed:
-                waiting.append((stream, 0, False))
-    return passes
+    return rounds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ import contextvars
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -24,7 +24,6 @@ from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import Pacing, TaskStatus
 from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.turn_threads import TurnThreads
-from penstock.tasks.worker.turns import Turn
 
 _log = logger(__name__)
 _TURN_S = 0.005
@@ -112,16 +111,17 @@ class TaskFailure(Exception):
         self.task = task
 
 
-def steps(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timesheet | None = None) -> Iterator[bool]:
-    """Gives each task one step, upstream first, and moves what came out; yields for each whether anything was done.
+def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timesheet | None = None) -> bool:
+    """Gives each task one step, upstream first, and moves what came out; returns whether anything was done.
 
     `timesheet` is told who is at work. Raises TaskFailure from the error of the task or channel that failed.
     """
+    progressed = False
     for place, task in enumerate(tasks):
         if timesheet is not None:
             timesheet.turn_to(place)
         try:
-            progressed = task.step()
+            progressed |= task.step()
             for link in links:
                 if link.upstream is task.id or link.upstream == task.id:
                     failure = link.failure()
@@ -130,14 +130,9 @@ def steps(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timeshe
                     progressed |= link.move()
         except Exception as error:
             raise TaskFailure(task.id) from error
-        if timesheet is not None:
-            timesheet.turn_to(None)
-        yield progressed
-
-
-def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timesheet | None = None) -> bool:
-    """Gives each task one of its `steps`; returns whether anything was done."""
-    return any([*steps(tasks, links, timesheet)])
+    if timesheet is not None:
+        timesheet.turn_to(None)
+    return progressed
 
 
 def next_deadline(tasks: Sequence[StreamTask]) -> float | None:
@@ -306,43 +301,29 @@ class StreamRunner:
         else:
             self._threads.wake(self._seat, at_once=True)
 
-    def _take_turn(self) -> Turn:
+    def _take_turn(self) -> float | None:
         """Drives the tasks for a while; returns when that is to go on by itself, None: when it is woken."""
         if not self._ready or self._leaving:
             return None
+        self._driver = threading.get_ident()
         if not self._status_wanted:
             self._stirred = True
         self._turn += 1
         self._gathers = self._threads.gathering_s(self._seat) > 0.0
-        turn = self._drive()
-        while True:
-            self._driver = threading.get_ident()
-            try:
-                self._context.run(next, turn)
-            except StopIteration as end:
-                next_at: float | None = end.value
-                return next_at
-            finally:
-                self._driver = None
-            yield
+        try:
+            return self._context.run(self._drive)
+        finally:
+            self._driver = None
 
-    def _drive(self) -> Turn:
-        begun, idle, first = self._timesheet.busy_s, True, True
+    def _drive(self) -> float | None:
+        begun = self._clock.monotonic()
+        idle = True
         try:
             while not self._stopping:
-                progressed = False
-                if self._started:
-                    if not first:
-                        yield
-                    first = False
-                    last = len(self._tasks) - 1
-                    for place, moved in enumerate(steps(self._tasks, self._links, self._timesheet)):
-                        progressed |= moved
-                        if place < last:
-                            yield
+                progressed = self._started and drive_once(self._tasks, self._links, self._timesheet)
                 self._turns += idle and progressed
                 idle = idle and not progressed
-                if progressed and self._timesheet.busy_s - begun <= _TURN_S:
+                if progressed and self._clock.monotonic() - begun <= _TURN_S:
                     continue
                 if self._status_wanted:
                     # What nothing has woken the tasks for counts as well: records of other tables.
@@ -350,8 +331,7 @@ class StreamRunner:
                     self._stirred = self._status_wanted = False
                 if not self._started:
                     return None
-                # Others may be waiting.
-                return self._clock.monotonic() if progressed else next_deadline(self._tasks)
+                return begun if progressed else next_deadline(self._tasks)  # others may be waiting
         except TaskFailure as failure:
             self._fail(failure.task, failure.__cause__ or failure)
         except Exception as error:  # noqa: BLE001
@@ -391,7 +371,7 @@ class StreamRunner:
             # looks for circles, which in a worker takes long.
             self._on_stopped = _nothing
             self._on_failure = _nothing
-            self._seat.take_turn = _no_turn
+            self._seat.take_turn = _nothing
             self._ended.set()
 
     def _fail(self, task: TaskId | None, error: BaseException) -> None:
@@ -410,9 +390,3 @@ def _rests(status: TaskStatus) -> bool:
 
 def _nothing(*ignored: object) -> None:
     """Stands for what was to be called while there was a stream."""
-
-
-def _no_turn() -> Turn:
-    """Stands for the turns of a stream that has ended."""
-    yield from ()
-    return None

@@ -19,7 +19,6 @@ class Timesheet:
     def __init__(self, clock: Clock, tasks: int) -> None:
         self._monotonic = clock.monotonic
         self._busy = [0.0] * tasks
-        self.busy_s = 0.0  # of all tasks together, but for the step that is under way
         self._place: int | None = None
         self._since = self._begun = clock.monotonic()
 
@@ -28,7 +27,6 @@ class Timesheet:
         now = self._monotonic()
         if self._place is not None:
             self._busy[self._place] += now - self._since
-            self.busy_s += now - self._since
         # A reader between these lines must rather miss a step's time than count it twice.
         self._since, self._place = now, place
 

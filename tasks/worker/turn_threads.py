@@ -7,25 +7,24 @@ import time
 from collections.abc import Callable
 
 from penstock.common.clock import Clock
-from penstock.tasks.worker.turns import Seat, Turn, TurnQueue
+from penstock.tasks.worker.turns import Seat, TurnQueue
 
 _LONG_TURN_S, _LONGEST_WAIT_S = 0.01, 0.05
-_TURNS_S, _LONG_STEP_S = 0.0025, 0.005
+_TURNS_S = 0.005
 
 
 class TurnThreads:
     """Gives seats their turns. `close` lets the threads end.
 
     While one thread is at work the others sleep, even if more seats want turns: they all want the interpreter, and
-    changing threads costs more than most turns take. Another thread wakes only if the steps that are under way are
-    long. What counts is the processor time that they took: on a busy machine any step may last long, and more threads
+    changing threads costs more than most turns take. Another thread wakes only if the turns that are under way are
+    long. What counts is the processor time that they took: on a busy machine any turn may last long, and more threads
     would make it longer. Threads start when they are first needed.
     """
 
     def __init__(self, clock: Clock, queue: TurnQueue, threads_max: int,
                  after_turns: Callable[[], None] = lambda: None) -> None:
-        """`after_turns` is called by each thread after some turns: always before it sleeps, and before
-        a long step."""
+        """`after_turns` is called by each thread after some turns: always before it sleeps, and before a long turn."""
         self._clock = clock
         self._queue = queue
         self._threads_max = threads_max
@@ -33,13 +32,13 @@ class TurnThreads:
         self._threads = 0
         self._at_work = 0
         self._after_turns = after_turns
-        #: by thread, when the step that is under way began, and the seconds of processors that it had taken by then
-        self._steps: dict[int, tuple[float, float]] = {}
+        #: by thread, when the turn that is under way began, and the seconds of processors that it had taken by then
+        self._turns: dict[int, tuple[float, float]] = {}
         self._asleep: list[threading.Event] = []  # the one that fell asleep last is last
         self._watched: float | None = None  # until when a sleeping thread lets itself be called by the clock
         self._closed = False
 
-    def seat(self, take_turn: Callable[[], Turn], longest_s: float | None = None) -> Seat:
+    def seat(self, take_turn: Callable[[], float | None], longest_s: float | None = None) -> Seat:
         """Returns a new seat, which rests; see `TurnQueue.seat`."""
         with self._lock:
             return self._queue.seat(take_turn, longest_s)
@@ -85,13 +84,13 @@ class TurnThreads:
         """Wakes a thread if nobody would give the next turn in time; with the lock held."""
         if self._queue.waits(now):
             # A thread that was called and has no turn yet is about to take one.
-            if len(self._steps) == self._at_work and all(self._is_long(thread, now) for thread in self._steps):
+            if len(self._turns) == self._at_work and all(self._is_long(thread, now) for thread in self._turns):
                 self._call_thread()
         elif not self._at_work and self._unwatched_due() is not None:
             self._call_thread()
 
     def _is_long(self, thread: int, now: float) -> bool:
-        begun, spent = self._steps[thread]
+        begun, spent = self._turns[thread]
         if now - begun <= _LONG_TURN_S:
             return False
         return now - begun > _LONGEST_WAIT_S or _processor_s(thread) - spent > _LONG_TURN_S
@@ -114,7 +113,7 @@ class TurnThreads:
     def _run(self) -> None:
         event = threading.Event()
         own = threading.get_ident()
-        first: float | None = None  # when the first of the steps began that `after_turns` doesn't know of
+        first: float | None = None  # when the first of the turns began that `after_turns` doesn't know of
         while True:
             due = None
             with self._lock:
@@ -123,38 +122,21 @@ class TurnThreads:
                 now = self._clock.monotonic()
                 seat = self._queue.take(now)
                 if seat is not None:
-                    self._steps[own] = now, _processor_s(own)
+                    self._turns[own] = now, _processor_s(own)
                 elif first is None:
                     due = self._fall_asleep(event)
             if seat is None and first is None:
                 self._sleep(event, None if due is None else max(0.0, due - now))
                 continue
-            if first is not None and (
-                    seat is None or (seat.leads and now - first > _TURNS_S) or seat.longest_s > _LONG_STEP_S):
+            if first is not None and (seat is None or now - first > _TURNS_S or seat.took > _TURNS_S):
                 self._after_turns()
                 first = None
             if seat is not None:
                 first = now if first is None else first
-                self._step(seat, own)
-
-    def _step(self, seat: Seat, own: int) -> None:
-        """Has a turn go on up to the end of a step behind which others want theirs, or to its own end."""
-        turn = seat.turn
-        assert turn is not None
-        ended, next_at = False, None
-        try:
-            next(turn)
-            while self._queue.is_empty:
-                next(turn)
-        except StopIteration as end:
-            ended, next_at = True, end.value
-        with self._lock:
-            begun, spent_before = self._steps.pop(own)
-            now, spent = self._clock.monotonic(), _processor_s(own) - spent_before
-            if ended:
-                self._queue.done(seat, now, next_at, now - begun, spent)
-            else:
-                self._queue.stepped(seat, now - begun, spent)
+                next_at = seat.take_turn()
+                with self._lock:
+                    _, spent_before = self._turns.pop(own)
+                    self._queue.done(seat, self._clock.monotonic(), next_at, _processor_s(own) - spent_before)
 
     def _fall_asleep(self, event: threading.Event) -> float | None:
         """Lets others know that a thread sleeps; returns until when, None: until it is called. With the lock held."""

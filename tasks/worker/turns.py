@@ -1,11 +1,9 @@
 """Whose turn it is on a worker's threads: decides, by times that it is given; has no threads itself.
 
-Streams wait for their turns in one line. A turn has steps, and some turns are under way together: behind each step the
-next stream has one. So the same tasks of many streams step one after the other, which takes less time than to change
-from task to task, since a processor's caches hold the code of one. After a turn a stream rests until something
-wakes it, or until a time that it has named. Under load it rests a moment longer, so that more waits for it when its
-turn comes: a turn costs nearly the same for one row as for hundreds. All streams rest up to the same time, the end of
-the *round*, so that a thread which is awake serves them all.
+Streams wait for their turns in one line. After a turn a stream rests until something wakes it, or until a time that it
+has named. Under load it rests a moment longer, so that more waits for it when its turn comes: a turn costs nearly the
+same for one row as for hundreds. All streams rest up to the same time, the end of the *round*, so that a thread which
+is awake serves them all.
 """
 
 from __future__ import annotations
@@ -13,12 +11,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from enum import Enum, auto
 
 _LOOK_EVERY_S = 0.1
-#: So many turns. More would have caches little warmer, and results of the first ones wait for the others.
-_TOGETHER = 4
 _FASTER, _SLOWER, _SHORTEST_S = 1.5, 1.02, 0.001
 _TOO_MUCH = 0.6  # of one processor
 _USUAL_TIMES = 8  # so much longer than usual rounds last at most where turns take more than that
@@ -121,27 +117,19 @@ class _State(Enum):
     GONE = auto()
 
 
-Turn = Generator[None, None, float | None]
-"""A turn, step by step: returns when the next one is to be (monotonic seconds), None: when the seat is woken."""
-
-
 class Seat:
-    """A stream's place. `turn` is the one that is under way, which has `spent` so many seconds of the processor.
-    It `leads` if it began when none was under way. `longest_s`: what the longest step of the last one took."""
+    """A stream's place. `take_turn` returns when the next turn is to be (monotonic seconds), None: when it is woken."""
 
-    __slots__ = ("at_once", "begun", "bound", "due", "leads", "longest_s", "queued_at", "so_far_s", "spent",
-                 "state", "take_turn", "turn")
+    __slots__ = ("at_once", "begun", "bound", "due", "queued_at", "state", "take_turn", "took")
 
-    def __init__(self, take_turn: Callable[[], Turn], bound: float | None) -> None:
+    def __init__(self, take_turn: Callable[[], float | None], bound: float | None) -> None:
         """Use `TurnQueue.seat`. `bound`: how long gathering may hold it back, None: as long as most."""
         self.take_turn = take_turn
-        self.turn: Turn | None = None
         self.bound = bound
         self.state = _State.RESTING
-        self.leads = False
         self.due: float | None = None
         self.begun = float("-inf")
-        self.spent = self.longest_s = self.so_far_s = 0.0
+        self.took = 0.0
         self.queued_at = 0.0
         self.at_once = False
 
@@ -152,13 +140,11 @@ class TurnQueue:
     def __init__(self, gathering: Gathering) -> None:
         self.gathering = gathering
         self._ready: deque[Seat] = deque()
-        self._going_on: deque[Seat] = deque()  # between two steps of their turns
-        self._room = 0  # for further turns among those that are under way together
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
         self._rounds: dict[float | None, float] = {}  # when they began, by the bounds of their seats
 
-    def seat(self, take_turn: Callable[[], Turn], longest_s: float | None = None) -> Seat:
+    def seat(self, take_turn: Callable[[], float | None], longest_s: float | None = None) -> Seat:
         """Returns a new seat, which rests. `longest_s`: how long gathering may hold it back, None: as long as most."""
         self.gathering.join(longest_s)
         return Seat(take_turn, longest_s)
@@ -172,45 +158,21 @@ class TurnQueue:
             self._come_back(seat, now if at_once else self._in_round(seat, now), now)
 
     def take(self, now: float) -> Seat | None:
-        """Returns the seat whose next step begins now, of a new turn if there may be one; None if none wants one."""
+        """Returns the seat whose turn begins now; None if none wants one."""
         self._queue_due(now)
-        leads = not self._going_on
-        if leads:
-            self._room = _TOGETHER
-        while self._ready and self._room:
+        while self._ready:
             seat = self._ready.popleft()
             if seat.state is _State.QUEUED:
                 if seat.queued_at >= self._round_of(seat) + self.gathering.rest_s(seat.bound):
                     self._rounds[seat.bound] = seat.queued_at
                 seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
-                seat.spent = seat.so_far_s = 0.0
-                seat.turn = seat.take_turn()
-                seat.leads = leads
-                self._room -= 1
                 return seat
-        self._room = 0
-        if not self._going_on:
-            return None
-        seat = self._going_on.popleft()
-        seat.leads = False
-        return seat
+        return None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no seat waits for a step. Any thread, cheap."""
-        return not (self._ready or self._going_on)
-
-    def stepped(self, seat: Seat, took_s: float, spent_s: float) -> None:
-        """Takes note that a step has ended, and that the turn goes on; `spent_s`: the processor's seconds."""
-        seat.so_far_s = max(seat.so_far_s, took_s)
-        seat.spent += spent_s
-        self._going_on.append(seat)
-
-    def done(self, seat: Seat, now: float, next_at: float | None, took_s: float, spent_s: float) -> None:
-        """Takes note that the last step of a turn has ended; `next_at` is what the turn has returned."""
-        seat.turn = None
-        seat.longest_s = max(seat.so_far_s, took_s)
-        self.gathering.note_turn(seat.begun, now, seat.spent + spent_s)
+    def done(self, seat: Seat, now: float, next_at: float | None, spent_s: float) -> None:
+        """Takes note that a turn has ended; `next_at` is what it has returned, `spent_s` the processor's seconds."""
+        self.gathering.note_turn(seat.begun, now, spent_s)
+        seat.took = now - seat.begun
         if seat.state is _State.GONE:
             return
         woken, at_once = seat.state is _State.WOKEN, seat.at_once
@@ -235,7 +197,7 @@ class TurnQueue:
     def waits(self, now: float) -> bool:
         """Tells whether a seat wants its turn now."""
         self._queue_due(now)
-        return not self.is_empty
+        return bool(self._ready)
 
     def _in_round(self, seat: Seat, at: float) -> float:
         """Returns when a seat that wants a turn from `at` on may have one."""

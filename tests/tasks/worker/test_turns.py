@@ -8,24 +8,22 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.clock import ManualClock, SystemClock
+from penstock.common.clock import SystemClock
 from penstock.tasks.worker.turn_threads import TurnThreads
-from penstock.tasks.worker.turns import Gathering, Seat, Turn, TurnQueue
+from penstock.tasks.worker.turns import Gathering, Seat, TurnQueue
 
 SEATS = 3
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("wake"), st.integers(0, SEATS - 1), st.booleans()),
     st.tuples(st.just("take")),
-    st.tuples(st.just("step"), st.integers(0, SEATS - 1)),
     st.tuples(st.just("done"), st.integers(0, SEATS - 1), st.none() | st.floats(-1, 3)),
     st.tuples(st.just("pass"), st.floats(0, 2)),
     st.tuples(st.just("remove"), st.integers(0, SEATS - 1)),
 ), max_size=60)
 
 
-def never() -> Turn:
-    """What a seat's turn is, where nobody takes a step of it."""
-    yield from ()
+def never() -> float | None:
+    """What a seat's turn is, where nobody takes it."""
     raise AssertionError
 
 
@@ -40,7 +38,6 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
     now = 0.0
     owed: dict[int, float] = {}  # by seat, from when on it must have a turn
     in_turn: set[int] = set()
-    in_line: set[int] = set()  # between two steps of a turn
     gone: set[int] = set()
 
     def take() -> bool:
@@ -48,9 +45,6 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
         if seat is None:
             return False
         place = seats.index(seat)
-        if place in in_line:
-            in_line.discard(place)
-            return True
         assert place not in in_turn
         assert place not in gone
         assert owed.pop(place) <= now
@@ -59,7 +53,7 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
 
     def done(place: int, next_in: float | None) -> None:
         in_turn.discard(place)
-        queue.done(seats[place], now, None if next_in is None else now + next_in, 0.0, 0.0)
+        queue.done(seats[place], now, None if next_in is None else now + next_in, 0.0)
         if next_in is not None and place not in gone:
             owed[place] = min(owed.get(place, float("inf")), now + max(0.0, next_in))
 
@@ -71,12 +65,8 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
                     owed[place] = min(owed.get(place, float("inf")), now)
             case "take",:
                 take()
-            case "step", int(place):
-                if place in in_turn - in_line:
-                    queue.stepped(seats[place], 0.0, 0.0)
-                    in_line.add(place)
             case "done", int(place), (float() | None) as next_in:
-                if place in in_turn - in_line:
+                if place in in_turn:
                     done(place, next_in)
             case "pass", float(seconds):
                 now += seconds
@@ -84,8 +74,6 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
                 queue.remove(seats[place])
                 gone.add(place)
                 owed.pop(place, None)
-    while in_line:
-        assert take()
     for place in list(in_turn):
         done(place, None)
     now += 1.0
@@ -167,11 +155,11 @@ def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     seat = queue.seat(never)
     queue.wake(seat, 0.0)
     assert queue.take(0.0) is seat
-    queue.done(seat, 0.2, None, 0.0, 0.0)
+    queue.done(seat, 0.2, None, 0.0)
     queue.gathering.seconds = 0.02
     queue.wake(seat, 0.2)
     assert queue.take(0.2) is seat  # its last turn began long ago
-    queue.done(seat, 0.205, None, 0.0, 0.0)
+    queue.done(seat, 0.205, None, 0.0)
     queue.wake(seat, 0.21)
     assert queue.take(0.21) is None
     assert queue.next_due() == 0.22
@@ -187,63 +175,18 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     queue.wake(first, 1.0)
     queue.wake(second, 1.0)
     assert queue.take(1.0) is first
-    queue.done(first, 1.005, 1.006, 0.0, 0.0)
+    queue.done(first, 1.005, 1.006, 0.0)
     assert queue.take(1.005) is second
-    queue.done(second, 1.01, None, 0.0, 0.0)
+    queue.done(second, 1.01, None, 0.0)
     queue.wake(second, 1.011)
     queue.wake(late, 1.012)
     assert queue.take(1.012) is late
-    queue.done(late, 1.013, 1.013, 0.0, 0.0)
+    queue.done(late, 1.013, 1.013, 0.0)
     assert queue.take(1.013) is late  # it has more to do
-    queue.done(late, 1.014, None, 0.0, 0.0)
+    queue.done(late, 1.014, None, 0.0)
     assert queue.take(1.019) is None
     assert queue.next_due() == 1.02
     assert {queue.take(1.02), queue.take(1.02)} == {first, second}
-
-
-def test_only_some_turns_are_under_way_together() -> None:
-    """Whoever waits behind them begins when all of them have ended."""
-    queue = TurnQueue(Gathering(1.0, 0.0))
-    seats = [queue.seat(never) for _ in range(6)]
-    for seat in seats:
-        queue.wake(seat, 0.0)
-    for _ in range(2):
-        for seat in seats[:4]:
-            assert queue.take(0.0) is seat
-            queue.stepped(seat, 0.0, 0.0)
-    for seat in seats[:4]:
-        assert queue.take(0.0) is seat
-        queue.done(seat, 0.0, None, 0.0, 0.0)
-    for seat in (*seats[4:], *seats[4:]):
-        assert queue.take(0.0) is seat
-        assert seat.leads is (seat is seats[4] and seats[5].turn is None)
-        queue.stepped(seat, 0.0, 0.0)
-
-
-def test_long_steps_do_not_count_among_those_under_way() -> None:
-    """Whoever is in line may begin while the threads of others are in the middle of steps."""
-    queue = TurnQueue(Gathering(1.0, 0.0))
-    seats = [queue.seat(never) for _ in range(8)]
-    for seat in seats:
-        queue.wake(seat, 0.0)
-    assert [queue.take(0.0) for _ in seats] == seats
-
-
-def test_short_turns_do_not_keep_one_that_is_under_way_from_its_next_step() -> None:
-    """Even if there are always some in line."""
-    queue = TurnQueue(Gathering(1.0, 0.0))
-    slow, *short = (queue.seat(never) for _ in range(20))
-    queue.wake(slow, 0.0)
-    assert queue.take(0.0) is slow
-    queue.stepped(slow, 0.0, 0.0)
-    for seat in short:
-        queue.wake(seat, 0.0)
-    taken = []
-    while (seat := queue.take(0.0)) is not slow:
-        assert seat is not None
-        queue.done(seat, 0.0, 0.0, 0.0, 0.0)  # and wants another turn at once
-        taken.append(seat)
-    assert taken == short[:len(taken)]
 
 
 def test_a_stream_may_have_a_bound_of_its_own() -> None:
@@ -261,12 +204,12 @@ def test_a_stream_may_have_a_bound_of_its_own() -> None:
         begun = now + 1.0
         queue.wake(seat, begun)
         assert queue.take(begun) is seat
-        queue.done(seat, begun, None, 0.0, 0.0)
+        queue.done(seat, begun, None, 0.0)
         queue.wake(seat, begun + 0.001)
         due = begun + 0.001 if queue.waits(begun + 0.001) else queue.next_due()
         assert due is not None
         assert queue.take(due) is seat
-        queue.done(seat, due, None, 0.0, 0.0)
+        queue.done(seat, due, None, 0.0)
         return round(due - begun, 6)
 
     assert (waits(usual), waits(prompt), waits(patient)) == (0.02, 0.001, 0.1)
@@ -281,12 +224,11 @@ def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) 
     """Returns a seat and what tells that it has had so many turns; `act` is told the number of each."""
     enough, number = threading.Event(), 0
 
-    def take_turn() -> Turn:
+    def take_turn() -> float | None:
         nonlocal number
         number += 1
         if number >= count:
             enough.set()
-        yield from ()
         return act(number)
 
     return threads.seat(take_turn), enough
@@ -312,53 +254,29 @@ def test_a_long_turn_does_not_keep_others_waiting() -> None:
     threads.close()
 
 
-def test_what_turns_did_is_told_before_a_thread_sleeps_and_before_a_long_step() -> None:
-    """Not after each short one: that is what a round is for."""
-    clock = ManualClock()  # else a busy machine would bring it sooner
+def test_what_turns_did_is_told_before_a_thread_sleeps_and_before_a_long_turn() -> None:
+    """Not after each short turn: that is what a round is for."""
     told: list[int] = []
     had: list[int] = []
-    slept, begin = threading.Event(), threading.Event()
+    slept = threading.Event()
 
     def after_turns() -> None:
         told.append(len(had))
         if len(had) == 4:
             slept.set()
 
-    def act(number: int) -> None:
-        begin.wait()
-        had.append(1)
-
+    clock = SystemClock()
     threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 1, after_turns)
-    seats = [turns(threads, 1, act)[0] for _ in range(4)]
-    seats[3].longest_s = 1.0
-    for seat in seats:
+    first, _ = turns(threads, 1, lambda number: begin.wait() and had.append(1))  # type: ignore[func-returns-value]
+    others = [turns(threads, 1, lambda number: had.append(1))[0] for _ in range(3)]
+    others[2].took = 1.0
+    begin = threading.Event()
+    for seat in (first, *others):
         threads.wake(seat)
     begin.set()
     assert slept.wait(60)
-    assert told == [3, 4]
-    threads.close()
-
-
-def test_streams_whose_turns_have_come_step_one_after_the_other() -> None:
-    """Each thread takes the next step of whoever is first in the line; a turn that is alone goes on at once."""
-    threads = TurnThreads(SystemClock(), TurnQueue(Gathering(1.0, 0.0)), 1)
-    order: list[str] = []
-    begin, enough = threading.Event(), threading.Event()
-
-    def turn(name: str, steps: int) -> Turn:
-        begin.wait()
-        for step in range(steps):
-            order.append(f"{name}{step}")
-            yield
-        if name == "c":
-            enough.set()
-        return None
-
-    for name, steps in (("a", 2), ("b", 3), ("c", 4)):
-        threads.wake(threads.seat(lambda name=name, steps=steps: turn(name, steps)))  # type: ignore[misc]
-    begin.set()
-    assert enough.wait(60)
-    assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "b2", "c2", "c3"]
+    assert told[-1] == 4
+    assert 3 in told
     threads.close()
 
 
