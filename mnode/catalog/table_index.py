@@ -12,10 +12,7 @@ from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.sql.schema import ChildTable, Database, Table, View
 
-_NAME = itemgetter(1)  # of a child table: attributes take twice as long
-
-
-_UID = itemgetter(0)  # of a child table: attributes take twice as long
+_UID, _NAME = itemgetter(0), itemgetter(1)  # of a child table: attributes take twice as long
 _FEW = 100
 
 

@@ -84,17 +84,17 @@ class Job:
 
     def values_of(self, window: FiredWindow) -> dict[str, object]:
         """Returns what the plan of the query for one window is given."""
-        tick = self.ticks.get(window.start)
-        clock = {} if tick is None else {PREVIOUS: tick.previous_ns, NEXT: tick.next_ns}
         groups = {group_column(place): value for place, value in enumerate(window.group.values, 1)}
         return {START: window.start, END: window.start if window.end is None else window.end, ROWS: window.rows,
-                ID: window.group.id, FIRED: self.fired_ns(window), **groups, **clock}
+                ID: window.group.id, FIRED: self.fired_ns(window), **groups, **self._given_clock(window)}
 
     def values_of_many(self, windows: Sequence[FiredWindow]) -> dict[str, object]:
         """Returns what the plan of the query for many windows is given."""
-        tick = self.ticks.get(windows[0].start)
-        clock = {} if tick is None else {PREVIOUS: tick.previous_ns, NEXT: tick.next_ns}
-        return {**dict(zip(BOUNDS, bounds_of(windows), strict=True)), **clock}
+        return {**dict(zip(BOUNDS, bounds_of(windows), strict=True)), **self._given_clock(windows[0])}
+
+    def _given_clock(self, window: FiredWindow) -> dict[str, object]:
+        tick = self.ticks.get(window.start)
+        return {} if tick is None else {PREVIOUS: tick.previous_ns, NEXT: tick.next_ns}
 
     @property
     def precision(self) -> Precision:

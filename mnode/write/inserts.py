@@ -277,39 +277,12 @@ class Inserts:
         parts = []
         for start, part in slices(rows, first_row):
             where = partial(row_number, first=start)
-            few = None if child_tags or part.num_rows > _FEW_NAMES else self._few_owned(table, columns, part)
             # Names of child tables come again and again: as text they are read once each.
-            arrays = [few[0] if few is not None and column is TBNAME else
-                      fitted(column, part.column(place), constants[place], where, checks_text=column is not TBNAME)
+            arrays = [fitted(column, part.column(place), constants[place], where, checks_text=column is not TBNAME)
                       for place, column in enumerate(columns)]
             batch = pa.RecordBatch.from_arrays(arrays, names=names)
-            if few is None:
-                parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
-            else:
-                self._check_rows(database, table, batch, where)
-                parts.append(Rows(database, table, _stored(table, columns, batch), names=few[0], owners=few[1]))
+            parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
         return parts
-
-    def _few_owned(
-        self, table: Table, columns: Sequence[Column], rows: pa.Table
-    ) -> tuple[pa.DictionaryArray, Owners] | None:
-        """Returns the names of child tables in a few rows, and these tables, if all of them are there; else None."""
-        if table.kind != "super" or TBNAME not in columns:
-            return None
-        names = rows.column(columns.index(TBNAME))
-        if names.type != pa.string():
-            return None
-        try:
-            names.validate(full=True)
-            codes: dict[str | None, int] = {}
-            places = [codes.setdefault(name, len(codes)) for name in names.to_pylist()]
-        except (pa.ArrowInvalid, UnicodeDecodeError):
-            return None
-        texts = [name for name in codes if name is not None]
-        children = None if len(texts) < len(codes) else self._children.known_in_order(table, texts)
-        if children is None:
-            return None
-        return pa.DictionaryArray.from_arrays(np.array(places, np.int32), texts), Owners(children)
 
     def _from_cells(
         self, table: Table, columns: Sequence[Column], cells: CsvCells, session: Session
@@ -372,7 +345,7 @@ class Inserts:
         names = _plain_codes(batch.column(columns.index(TBNAME)))
         if names.indices.null_count:
             check_child_name(None)
-        kept = _stored(table, columns, batch)
+        kept = batch.select([column.physical for column in columns if column in table.columns])
         moves = self._catalog.moves
         owners = self._recent.find(table, names.dictionary, moves)
         if owners is not None:
@@ -460,11 +433,6 @@ def _changes(tables: Mapping[int, Sequence[pa.RecordBatch]]) -> list[WrittenRows
             for part in record_batches(batch)]
 
 
-def _stored(table: Table, columns: Sequence[Column], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns those of some columns that a super table has: no names of child tables, and no tags."""
-    return batch.select([column.physical for column in columns if column in table.columns])
-
-
 def _check_no_null(values: pa.Array, what: str, where: Callable[[int], str]) -> None:
     if values.null_count:
         row = pc.index(values.is_null(), True).as_py()
@@ -519,11 +487,25 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 def _plain_codes(names: pa.Array) -> pa.DictionaryArray:
     """Returns names as a dictionary with codes of 32 bits, that has each name once and only names that occur."""
+    few = _few_codes(names) if len(names) <= _FEW_NAMES else None
+    if few is not None:
+        return few
     if not pa.types.is_dictionary(names.type):
         return names.dictionary_encode()
     used = names.indices.dictionary_encode()
     dictionary = names.dictionary.take(used.dictionary).dictionary_encode()
     return pa.DictionaryArray.from_arrays(dictionary.indices.take(used.indices), dictionary.dictionary)
+
+
+def _few_codes(names: pa.Array) -> pa.DictionaryArray | None:
+    """Does that for a few names, for which Arrow takes longer; None if one is NULL or no UTF-8."""
+    codes: dict[str | None, int] = {}
+    try:
+        places = [codes.setdefault(name, len(codes)) for name in names.to_pylist()]
+    except UnicodeDecodeError:
+        return None
+    return None if None in codes else pa.DictionaryArray.from_arrays(
+        np.array(places, np.int32), pa.array([*codes], pa.string()))
 
 
 def _names(names: pa.DictionaryArray, where: Callable[[int], str]) -> list[str]:
