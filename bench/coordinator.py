@@ -314,6 +314,9 @@ class Mnode:
         self.entrance = Entrance(on_hello, on_message, on_lost)
         return self.entrance
 
+    def is_full(self) -> bool:
+        return False
+
     def result(self, future: Future[T], timeout_s: float) -> T:
         self.controller.turn()
         return future.result(0)

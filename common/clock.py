@@ -22,10 +22,6 @@ class Clock(Protocol):
         """Returns the seconds of processor time that the calling thread has taken."""
         ...
 
-    def processors(self) -> float:
-        """Returns the seconds of processor time that all threads of the process have taken."""
-        ...
-
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Waits until `event` is set or `timeout_s` have passed; returns whether it is set."""
         ...
@@ -37,7 +33,6 @@ class SystemClock:
     # Runners look at it for every step of every task: no call in between.
     monotonic = staticmethod(time.monotonic)
     processor = staticmethod(time.thread_time)
-    processors = staticmethod(time.process_time)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -61,9 +56,6 @@ class ManualClock:
         return self._monotonic
 
     def processor(self) -> float:
-        return self._processor
-
-    def processors(self) -> float:
         return self._processor
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:

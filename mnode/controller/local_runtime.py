@@ -47,7 +47,7 @@ class LocalClock:
         self._skipped_s = 0.0
         self._clock = clock
         self.now_ms = clock.now_ms
-        self.processor, self.processors = clock.processor, clock.processors
+        self.processor = clock.processor
         self.wait = clock.wait
 
     def monotonic(self) -> float:
@@ -107,6 +107,9 @@ class LocalRuntime:
     ) -> Entrance:
         self.entrance = Entrance(on_hello, on_message, on_lost)
         return self.entrance
+
+    def is_full(self) -> bool:
+        return False
 
     def result(self, future: Future[T], timeout_s: float) -> T:
         """Lets the streams work until there is an answer, or they rest: then it never comes."""

@@ -12,6 +12,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from penstock.common.clock import SystemClock
+from penstock.common.machine import Processors
 from penstock.mnode.controller.worker_connections import WorkerListener
 from penstock.tasks.protocol.control import MnodeMessage, WorkerMessage
 
@@ -81,6 +83,10 @@ class RuntimeEnvironment(Protocol):
         """Lets workers in from now on, who prove that they know the `secret`."""
         ...
 
+    def is_full(self) -> bool:
+        """Tells whether the processors of this machine have next to nothing to spare."""
+        ...
+
     def result(self, future: Future[T], timeout_s: float) -> T:
         """Waits for an answer. Raises what the answer raises, or `concurrent.futures.TimeoutError`."""
         ...
@@ -90,6 +96,9 @@ class Threads:
     """Real threads and sockets."""
 
     threaded = True
+
+    def __init__(self) -> None:
+        self._processors = Processors(SystemClock())
 
     def pool(self, name: str, threads: int) -> Executor:
         return ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -101,6 +110,9 @@ class Threads:
 
     def listen(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Listener:
         return WorkerListener(secret, on_hello, on_message, on_lost, host)
+
+    def is_full(self) -> bool:
+        return self._processors.are_full()
 
     def result(self, future: Future[T], timeout_s: float) -> T:
         return future.result(timeout_s)

@@ -7,7 +7,6 @@ collecting a deployment) is done elsewhere and comes back as an event. The publi
 from __future__ import annotations
 
 import contextlib
-import os
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
@@ -74,7 +73,7 @@ class StreamController:
         self._mailbox = Mailbox(clock, environment)
         self._hooks = hooks
         monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s, self._follow)
-        workers = WorkerRoster(clock, self._mailbox, settings.heartbeat_timeout_s, os.cpu_count() or 1)
+        workers = WorkerRoster(clock, self._mailbox, settings.heartbeat_timeout_s, environment.is_full)
         self._state = ControllerState(
             clock, GroupMachine(settings.groups), CheckpointMachine(settings.checkpoints), monitor, workers)
         self._listener = environment.listen(launch.secret, self._hello, self._message, self._lost, settings.host)

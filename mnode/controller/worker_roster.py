@@ -13,8 +13,7 @@ from penstock.tasks.protocol import control
 
 SILENCE_CHECK_S = 0.5
 _CROWD_CHANGE = 0.1
-_FULL = 0.85  # of all processors of a machine
-_LOOK_EVERY_S = 0.5
+_WHERE_FULL = 2.0
 
 
 @dataclass(slots=True)
@@ -37,13 +36,10 @@ class JoinedWorker:
 class WorkerRoster:
     """All workers that are there. `timeout_s`: how long one may be silent."""
 
-    def __init__(self, clock: Clock, mailbox: Mailbox, timeout_s: float, processors: int) -> None:
-        """`processors`: how many this machine has."""
+    def __init__(self, clock: Clock, mailbox: Mailbox, timeout_s: float, is_full: Callable[[], bool]) -> None:
+        """`is_full`: whether the processors of this machine have next to nothing to spare."""
         self._clock = clock
-        self._processors = processors
-        #: of processors, what this process took lately; and when it was looked at last, and what it had taken by then
-        self._engine_busy = 0.0
-        self._looked_at = clock.monotonic(), clock.processors()
+        self._is_full = is_full
         self._mailbox = mailbox
         self._timeout_s = timeout_s
         self._groups: dict[str, dict[int, JoinedWorker]] = {}
@@ -89,24 +85,16 @@ class WorkerRoster:
     def tell_crowd(self, worker: JoinedWorker) -> None:
         """Tells a worker what the turns of all workers on its machine take, if that has changed by some percent.
 
-        The engine counts as one of them where it shares the machine and they leave nothing of it: it has results to
-        write for each turn, and rows wait to be inserted.
+        It counts twice where they share the machine with the engine, and nothing of it is left: what they take is taken
+        from who writes rows, and from the engine, which has results to write for each turn.
         """
         busy = [other.busy for other in self._machines[worker.machine].values()]
-        if worker.machine == LOOPBACK:
-            self._look_at_engine()
-            if sum(busy) + self._engine_busy >= _FULL * self._processors:
-                busy.append(self._engine_busy)
         crowd = min(sum(busy) / worker.busy, float(len(busy))) if worker.busy > 0 else 1.0
+        if worker.machine == LOOPBACK and self._is_full():
+            crowd *= _WHERE_FULL
         if abs(crowd - worker.crowd) > _CROWD_CHANGE * worker.crowd:
             worker.crowd = crowd
             worker.connection.send(control.Crowded(crowd))
-
-    def _look_at_engine(self) -> None:
-        now, (at, spent) = self._clock.monotonic(), self._looked_at
-        if now >= at + _LOOK_EVERY_S:
-            self._looked_at = now, self._clock.processors()
-            self._engine_busy = (self._looked_at[1] - spent) / (now - at)
 
     def end(self, group: str) -> None:
         """Closes the connections of a group's workers, and has their processes killed."""

@@ -180,7 +180,7 @@ class BoundQueues:
 @dataclass(frozen=True, slots=True)
 class Crowded:
     """The turns of all workers on the machine take `times` as much as those of this one, which counts as many times as
-    there are workers at most."""
+    there are workers at most; twice that where nothing of the machine is left."""
 
     times: float
 

@@ -204,6 +204,7 @@ class StreamRunner:
         self._ready = False  # to have turns
         self._turns = 0  # in which something was done
         self._turn = 0
+        self._goes_on = False  # its turn was cut short: others may be waiting
         self._gathers = False
         self._leaving = False
         self._driver: int | None = None
@@ -308,8 +309,10 @@ class StreamRunner:
         self._driver = threading.get_ident()
         if not self._status_wanted:
             self._stirred = True
-        self._turn += 1
-        self._gathers = self._threads.gathering_s(self._seat) > 0.0
+        if not self._goes_on:
+            self._turn += 1
+            self._gathers = self._threads.gathering_s(self._seat) > 0.0
+        self._goes_on = False
         try:
             return self._context.run(self._drive)
         finally:
@@ -331,7 +334,8 @@ class StreamRunner:
                     self._stirred = self._status_wanted = False
                 if not self._started:
                     return None
-                return begun if progressed else next_deadline(self._tasks)  # others may be waiting
+                self._goes_on = progressed
+                return begun if progressed else next_deadline(self._tasks)
         except TaskFailure as failure:
             self._fail(failure.task, failure.__cause__ or failure)
         except Exception as error:  # noqa: BLE001

@@ -113,14 +113,13 @@ class _State(Enum):
     RESTING = auto()
     QUEUED = auto()
     IN_TURN = auto()
-    WOKEN = auto()  # in its turn, and to have another one
     GONE = auto()
 
 
 class Seat:
     """A stream's place. `take_turn` returns when the next turn is to be (monotonic seconds), None: when it is woken."""
 
-    __slots__ = ("at_once", "begun", "bound", "due", "queued_at", "state", "take_turn", "took")
+    __slots__ = ("at_once", "begun", "bound", "due", "goes_on", "queued_at", "state", "take_turn", "took", "woken")
 
     def __init__(self, take_turn: Callable[[], float | None], bound: float | None) -> None:
         """Use `TurnQueue.seat`. `bound`: how long gathering may hold it back, None: as long as most."""
@@ -131,6 +130,8 @@ class Seat:
         self.begun = float("-inf")
         self.took = 0.0
         self.queued_at = 0.0
+        self.goes_on = False  # its turn was cut short, so that others have theirs: the rest of it comes next
+        self.woken = False  # and is to have another turn behind the one that is under way; `at_once`: without gathering
         self.at_once = False
 
 
@@ -151,8 +152,8 @@ class TurnQueue:
 
     def wake(self, seat: Seat, now: float, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call; `at_once`: without gathering before."""
-        if seat.state is _State.IN_TURN or seat.state is _State.WOKEN:
-            seat.state = _State.WOKEN
+        if seat.state is _State.IN_TURN or seat.goes_on:
+            seat.woken = True
             seat.at_once = seat.at_once or at_once
         elif seat.state is _State.RESTING:
             self._come_back(seat, now if at_once else self._in_round(seat, now), now)
@@ -175,11 +176,12 @@ class TurnQueue:
         seat.took = now - seat.begun
         if seat.state is _State.GONE:
             return
-        woken, at_once = seat.state is _State.WOKEN, seat.at_once
-        seat.state, seat.at_once = _State.RESTING, False
+        seat.state = _State.RESTING
+        seat.goes_on = next_at is not None and next_at <= now
         if next_at is not None:
-            self._come_back(seat, next_at if next_at <= now else self._in_round(seat, next_at), now)
-        if woken:
+            self._come_back(seat, next_at if seat.goes_on else self._in_round(seat, next_at), now)
+        if seat.woken and not seat.goes_on:
+            at_once, seat.woken, seat.at_once = seat.at_once, False, False
             self.wake(seat, now, at_once=at_once)
 
     def remove(self, seat: Seat) -> None:

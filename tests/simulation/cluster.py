@@ -214,6 +214,9 @@ class EngineProcess:
         self.entrance = Entrance(on_hello, on_message, on_lost)
         return self.entrance
 
+    def is_full(self) -> bool:
+        return False
+
     def result(self, future: Future[T], timeout_s: float) -> T:
         self.turn()
         self._world.pump(future.done, timeout_s)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.common.clock import ManualClock, SystemClock
+from penstock.common.clock import SystemClock
 from penstock.mnode.controller.worker_roster import JoinedWorker, WorkerRoster
 from penstock.tasks.protocol.control import Crowded
 
@@ -15,7 +15,7 @@ from penstock.tasks.protocol.control import Crowded
 def test_workers_hear_how_much_those_beside_them_take() -> None:
     """As a multiple of their own turns, counted at most once per worker, of their own machine, and only if it has
     changed by some percent."""
-    roster = WorkerRoster(SystemClock(), None, 10.0, 2)  # type: ignore[arg-type]  # nobody is cut off here
+    roster = WorkerRoster(SystemClock(), None, 10.0, lambda: False)  # type: ignore[arg-type]  # nobody is cut off here
 
     def joined(group: str, host: str) -> tuple[JoinedWorker, list[Any]]:
         told: list[Any] = []
@@ -46,10 +46,10 @@ def test_workers_hear_how_much_those_beside_them_take() -> None:
     assert to_elsewhere == []
 
 
-def test_the_engine_counts_where_it_and_its_workers_fill_the_machine() -> None:
-    """For workers of its own machine, and as long as that is so."""
-    clock = ManualClock()
-    roster = WorkerRoster(clock, None, 10.0, 2)  # type: ignore[arg-type]  # nobody is cut off here
+def test_workers_count_twice_where_their_machine_is_full() -> None:
+    """For workers of the engine's machine, and as long as that is so."""
+    full = False
+    roster = WorkerRoster(SystemClock(), None, 10.0, lambda: full)  # type: ignore[arg-type]  # nobody is cut off here
     told: dict[str, list[Crowded]] = {"127.0.0.1": [], "10.0.0.1": []}
     workers = []
     for host, messages in told.items():
@@ -60,14 +60,14 @@ def test_the_engine_counts_where_it_and_its_workers_fill_the_machine() -> None:
         worker.busy = 0.9
         workers.append(worker)
 
-    def beat(of_engine: float) -> list[Crowded]:
-        clock.compute(of_engine)
-        clock.advance(1.0 - of_engine)
+    def beat() -> list[Crowded]:
         for worker in workers:
             roster.tell_crowd(worker)
         return told["127.0.0.1"]
 
-    assert beat(0.5) == []
-    assert beat(0.9) == [Crowded(pytest.approx(2.0))]
-    assert beat(0.1)[-1] == Crowded(1.0)
+    assert beat() == []
+    full = True
+    assert beat() == [Crowded(2.0)]
+    full = False
+    assert beat()[-1] == Crowded(1.0)
     assert told["10.0.0.1"] == []

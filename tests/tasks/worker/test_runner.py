@@ -247,6 +247,46 @@ def test_statuses_tell_how_rows_gather() -> None:
     assert running.runner.join(60)
 
 
+class OneSeat:
+    """`TurnThreads` that gather, and leave it to the test when turns are."""
+
+    def __init__(self) -> None:
+        self.take_turn: Callable[[], float | None] = lambda: None
+
+    def seat(self, take_turn: Callable[[], float | None], longest_s: float | None) -> None:
+        self.take_turn = take_turn
+
+    def gathering_s(self, seat: object) -> float:
+        return 0.02
+
+    bound_s = gathering_s
+
+    def wake(self, seat: object, *, at_once: bool = False) -> None:
+        """The test takes the turns."""
+
+
+def test_a_turn_that_was_cut_short_is_the_same_turn_when_it_goes_on() -> None:
+    """So a source that has come to the log's end in it reads no more before the next one."""
+    clock, threads, ready = ManualClock(), OneSeat(), threading.Event()
+    progress = iter([True, True, False, True])
+
+    class Slow(ListTask):
+        def step(self) -> bool:
+            clock.advance(0.01)
+            return next(progress)
+
+    runner = StreamRunner(
+        "s", clock, threads, lambda: ([Slow(SOURCE, ROW_BYTES, None)], []),  # type: ignore[arg-type]
+        lambda tasks: ready.set(), lambda task, error: None, lambda: None)
+    runner.launch()
+    assert ready.wait(60)
+    runner.start()
+    seen = [(threads.take_turn() is not None, runner.turn) for _ in range(4)]
+    first = seen[0][1]
+    assert first is not None
+    assert seen == [(True, first), (True, first), (False, first), (True, first + 1)]
+
+
 def test_a_stream_that_rests_is_told_of_once() -> None:
     """Then heartbeats only name it, until it has had a turn, or has been named for long; its queues are told of when
     what they hold changes."""

@@ -189,6 +189,24 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     assert {queue.take(1.02), queue.take(1.02)} == {first, second}
 
 
+def test_what_wakes_a_stream_whose_turn_was_cut_short_brings_one_behind_the_rest_of_it() -> None:
+    """The rest comes at once, and what was woken then waits for the end of the round."""
+    queue = TurnQueue(Gathering(0.0, 0.02))
+    queue.gathering.seconds = 0.02
+    seat = queue.seat(never)
+    queue.wake(seat, 1.0)
+    assert queue.take(1.0) is seat
+    queue.done(seat, 1.006, 1.0, 0.0)
+    queue.wake(seat, 1.007)
+    assert queue.take(1.008) is seat
+    queue.done(seat, 1.012, None, 0.0)
+    assert queue.take(1.012) is None
+    assert queue.next_due() == 1.02
+    assert queue.take(1.02) is seat
+    queue.done(seat, 1.021, None, 0.0)
+    assert queue.next_due() is None
+
+
 def test_a_stream_may_have_a_bound_of_its_own() -> None:
     """With 0 it is never held back, with more it waits longer, and the others are as they were."""
     queue = TurnQueue(Gathering(0.0, 0.02))
