@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,7 @@ from penstock.mnode.query.activity import Running
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle
 from penstock.mnode.query.query_execution import LocalRun, QueryRun, RunnableQuery
 from penstock.planner.logical.operators import Scan
-from penstock.planner.task_plans.plan_tree import ResultColumn
-from penstock.planner.task_plans.user_calls import UserCall
+from penstock.planner.query.batch_plan import QueryPlan
 from penstock.sql.types import Kind
 from penstock.tasks.compute.function_runtime import UserFunctions
 
@@ -49,29 +48,6 @@ class ScanProvider(Protocol):
 
     def relation(self, scan: Scan, /) -> ScannedRows:
         """Returns the rows of a scan, with the columns that `Scan` describes."""
-        ...
-
-
-class QueryPlan(Protocol):
-    """What is run: a `BatchPlan`, or what is known of one that another process keeps."""
-
-    @property
-    def scans(self) -> Sequence[Scan]: ...
-
-    @property
-    def columns(self) -> tuple[ResultColumn, ...]: ...
-
-    @property
-    def tables(self) -> tuple[tuple[str, pa.Table], ...]: ...
-
-    @property
-    def functions(self) -> tuple[UserCall, ...]: ...
-
-    @property
-    def parameters(self) -> Mapping[str, object]: ...
-
-    def sql_over(self, relations: Sequence[tuple[str, str]], /) -> str:
-        """Returns the SQL for the backend, over the relations of the scans: (name, SQL)."""
         ...
 
 

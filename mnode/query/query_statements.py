@@ -22,11 +22,11 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.query.activity import Activity, Running
 from penstock.mnode.query.process_backend import ProcessBackend
 from penstock.mnode.query.query_process import ProcessSettings
-from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, QueryPlan, ResultLimits
+from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import GivenRows, Scans, ScansOf
 from penstock.mnode.write.csv_rows import write_csv
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.batch_plan import BatchPlan, QueryPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.schema import Session

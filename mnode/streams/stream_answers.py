@@ -11,13 +11,12 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.materialized_views import drop_of
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
-from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.result_difference import Differing, as_stored, difference
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.keyed_results import keyed_changes, stored_rows
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.batch_plan import BatchPlan, QueryPlan
 from penstock.planner.query.compared_results import lost_digits
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants

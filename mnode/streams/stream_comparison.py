@@ -24,7 +24,6 @@ from penstock.mnode.checkpoints.recorded_results import recorded_results
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
-from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.differences import Compared, Difference, compared, compared_answer
 from penstock.mnode.streams.stream_answers import StreamAnswers
 from penstock.mnode.streams.stream_planning import StreamPlanning
@@ -32,6 +31,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.logical.operators import Scan
 from penstock.planner.lower.batch_results import BatchResults
+from penstock.planner.query.batch_plan import QueryPlan
 from penstock.planner.query.compared_results import Span, compared_results, drawn_times, rows_between
 from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
 from penstock.planner.task_plans.stream_plan import (

@@ -19,7 +19,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.query.activity import Activity
-from penstock.mnode.query.query_runner import QueryPlan, ResultLimits
+from penstock.mnode.query.query_runner import ResultLimits
 from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import GivenRows
 from penstock.mnode.streams.calculated_results import ComputedWindows, Results, no_results, stored_results
@@ -27,7 +27,7 @@ from penstock.mnode.streams.calculation_jobs import Job
 from penstock.mnode.streams.fired_windows import FiredWindow, plain_values
 from penstock.mnode.streams.kept_plans import KeptPlans
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.batch_plan import BatchPlan, QueryPlan
 from penstock.planner.query.given_plan import given_plan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.timeless_plan import timeless_plan

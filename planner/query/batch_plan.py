@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,32 +25,47 @@ class GivenScan:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
+class QueryPlan:
+    """What is run: `body`, DuckDB SQL over the relations of `scans` and over `steps`, which gives `columns` in order.
 
-    `plan` says what it does. `body` is its SQL over the relations of its scans and the `steps`: (name, SQL), of which
-    each may read those before it; DuckDB computes those that `once` names before it reads them.
-    `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
-    `functions` are the users' functions that `sql` calls. `views`: how many it reads, those in views included.
-    `takes`: the names of the values that `sql` must be given; `given`: which scans these bound. See `GivenPlan`.
+    Of `steps`, (name, SQL), each may read those before it; DuckDB computes those that `once` names before it reads
+    them. `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
+    `functions` are the users' functions that the SQL calls, `parameters` the values that it is given.
     """
 
-    plan: Operator
-    steps: tuple[tuple[str, str], ...]
     body: str
     scans: tuple[Scan, ...]
     columns: tuple[ResultColumn, ...]
+    steps: tuple[tuple[str, str], ...] = ()
     tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
     functions: tuple[UserCall, ...] = ()
     once: frozenset[str] = frozenset()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def sql(self) -> str:
+        """The whole query."""
+        return self.sql_over(())
+
+    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
+        """Returns the whole query with more steps before its own: (name, SQL)."""
+        steps = ", ".join(f"{quote_name(name)} AS {'MATERIALIZED ' if name in self.once else ''}({sql})"
+                          for name, sql in (*relations, *self.steps))
+        return f"WITH {steps} {self.body}" if steps else self.body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan(QueryPlan):
+    """A planned query; `plan` says what it does.
+
+    `views`: how many it reads, those in views included. `takes`: the names of the values that it must be given to run,
+    by `given_plan`; `given`: which scans these bound.
+    """
+
+    plan: Operator
     views: int = 0
     takes: tuple[str, ...] = ()
     given: tuple[GivenScan, ...] = ()
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        """The values that the SQL is given: none."""
-        return {}
 
     @property
     def lasts(self) -> bool:
@@ -60,22 +75,6 @@ class BatchPlan:
             scan.tuids is not None or scan.table.kind == "external" for scan in self.scans))
 
     @property
-    def sql(self) -> str:
-        """The whole query."""
-        return self.sql_over(())
-
-    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
-        """Returns the whole query with more steps before its own: (name, SQL)."""
-        steps = ", ".join(filter(None, (relations_sql(relations), relations_sql(self.steps, self.once))))
-        return f"WITH {steps} {self.body}" if steps else self.body
-
-    @property
     def tree(self) -> PlanNode:
         """The tree that EXPLAIN prints."""
         return explained(self.plan)
-
-
-def relations_sql(relations: Sequence[tuple[str, str]], once: Collection[str] = ()) -> str:
-    """Returns relations, (name, SQL), as they stand behind WITH; those that `once` names are computed before."""
-    return ", ".join(f"{quote_name(name)} AS {'MATERIALIZED ' if name in once else ''}({sql})"
-                     for name, sql in relations)

@@ -8,15 +8,13 @@ a number in jumps aren't compared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
+from dataclasses import replace
 
 from penstock.planner.duckdb_sql.duckdb_tree import render, text
 from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import TABLE_UID, Scan
 from penstock.planner.lower.batch_results import ENDS, FOR_EVER, BatchResults
-from penstock.planner.query.batch_plan import relations_sql
+from penstock.planner.query.batch_plan import QueryPlan
 from penstock.planner.query.found_results import STORED, FoundResults
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -37,34 +35,19 @@ Cuts = Mapping[str, tuple[Cut, Cut]]
 RELATIVE, _DIGITS = 1e-6, 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A query (`QueryPlan`) with a row per result that differs, at most SHOWN, and a last one that counts.
-
-    `state`: missing, extra, differs, or COUNTED; `child` and `moment`: which result; `ends`: when its window is over,
-    NULL if that isn't known; `found` and `wanted`: values of the stream and of the query, where both have the
-    result those that differ. Of the last row, `moment` is how many results are equal, `ends` how many aren't, `found`
-    how many others aren't judged.
-    """
-
-    scans: tuple[Scan, ...]
-    sql: str
-    steps: tuple[tuple[str, str], ...]
-    functions: tuple[UserCall, ...]
-    columns: tuple[ResultColumn, ...] = (
-        ResultColumn("state", VARCHAR), ResultColumn("child", VARCHAR), ResultColumn("moment", BIGINT),
-        ResultColumn("ends", BIGINT), ResultColumn("found", VARCHAR), ResultColumn("wanted", VARCHAR))
-    tables: tuple[tuple[str, pa.Table], ...] = ()
-    parameters: Mapping[str, object] = field(default_factory=dict)
-
-    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
-        return f"WITH {relations_sql((*relations, *self.steps))} {self.sql}"
+_COLUMNS = (ResultColumn("state", VARCHAR), ResultColumn("child", VARCHAR), ResultColumn("moment", BIGINT),
+            ResultColumn("ends", BIGINT), ResultColumn("found", VARCHAR), ResultColumn("wanted", VARCHAR))
 
 
 def compared_results(
     results: BatchResults, given: FoundResults, cuts: Cuts, spans: Sequence[Span], closed_until: int | None
-) -> Comparison:
+) -> QueryPlan:
     """Returns the comparison of results whose time is in one of `spans`, of rows that were written between two cuts.
+
+    It has a row per result that differs, at most SHOWN, and a last one that counts. `state`: missing, extra, differs,
+    or COUNTED; `child` and `moment`: which result; `ends`: when its window is over, NULL if that isn't known; `found`
+    and `wanted`: values of the stream and of the query, where both have the result those that differ. Of the last row,
+    `moment` is how many results are equal, `ends` how many aren't, `found` how many others aren't judged.
 
     `given`: what there is of them. `closed_until`: a result may be missing, or behind where they are delayed or
     early, if its window isn't over by then; None: none may.
@@ -111,7 +94,7 @@ def compared_results(
     )
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
            f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, unjudged::VARCHAR, NULL FROM counts")
-    return Comparison(scans, sql, steps, results.functions, tables=given.tables)
+    return QueryPlan(sql, scans, _COLUMNS, steps, given.tables, results.functions)
 
 
 def _apart(results: BatchResults, spans: Sequence[Span]) -> list[Span]:
@@ -143,7 +126,7 @@ def _in_one(time: str, spans: Sequence[Span]) -> str:
     return "(" + " OR ".join(f"{time} BETWEEN {first} AND {last}" for first, last in spans) + ")"
 
 
-def rows_between(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None, most: int) -> Comparison:
+def rows_between(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None, most: int) -> QueryPlan:
     """Returns a query for rows of a scan, as `compared_results` reads them: those within `bounds`, None: any.
 
     It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT.
@@ -151,12 +134,12 @@ def rows_between(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None, 
     scan = _bounded(scan, cuts, bounds)
     columns = tuple(ResultColumn(column.name, column.type) for column in scan.output)
     names = ", ".join(quote_name(column.name) for column in columns)
-    return Comparison((scan,), f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (), (), columns)
+    return QueryPlan(f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (scan,), columns)
 
 
 def drawn_times(
     results: BatchResults, target: Table | None, cuts: Cuts, span: Span, most: int, seed: int
-) -> Comparison:
+) -> QueryPlan:
     """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
 
     Those that there are in the query, of rows that were written between two cuts, or in the result table `target`, are
@@ -171,7 +154,7 @@ def drawn_times(
         scans += (Scan(STORED, target, (time.name,), first, last, precision=time.type.precision),)
     sql = (f"SELECT r0 AS moment FROM ({times}) "
            f"WHERE r0 BETWEEN {first} AND {last} GROUP BY r0 ORDER BY hash(r0, {seed}) LIMIT {most}")
-    return Comparison(scans, sql, (), results.functions, (ResultColumn("moment", BIGINT),))
+    return QueryPlan(sql, scans, (ResultColumn("moment", BIGINT),), functions=results.functions)
 
 
 def _scans(results: BatchResults, cuts: Cuts, span: Span) -> tuple[Scan, ...]:
@@ -184,10 +167,10 @@ def _bounded(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None) -> S
     return replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last)
 
 
-def lost_digits(scans: Sequence[Scan], functions: tuple[UserCall, ...]) -> Comparison:
+def lost_digits(scans: Sequence[Scan], functions: tuple[UserCall, ...]) -> QueryPlan:
     """Returns a query for by how much sums of the rows of scans may differ with their order, as DOUBLE `plain`."""
-    return Comparison(tuple(scans), f"SELECT plain FROM ({_scale(scans)})", (), functions,
-                      (ResultColumn("plain", DOUBLE),))
+    return QueryPlan(f"SELECT plain FROM ({_scale(scans)})", tuple(scans), (ResultColumn("plain", DOUBLE),),
+                     functions=functions)
 
 
 def _scale(scans: Sequence[Scan]) -> str:

@@ -11,8 +11,8 @@ from sqlglot import exp
 from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
-from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.given_plan import GivenPlan, given_plan
+from penstock.planner.query.batch_plan import BatchPlan, QueryPlan
+from penstock.planner.query.given_plan import given_plan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.timeless_plan import timeless_plan
 from penstock.sql.dialect.parser import parse_query
@@ -55,7 +55,7 @@ def planned(db: Harness, text: str) -> BatchPlan:
     return plan_query(placed(text), db, Session("db", "UTC", db.now_ms))
 
 
-def given(db: Harness, text: str, **values: object) -> GivenPlan:
+def given(db: Harness, text: str, **values: object) -> QueryPlan:
     return given_plan(planned(db, text), {**VALUES, **values}, db)
 
 
@@ -66,7 +66,7 @@ def with_constants(db: Harness, text: str) -> BatchPlan:
     return db.plan(text)
 
 
-def run(db: Harness, plan: BatchPlan | GivenPlan) -> list[object]:
+def run(db: Harness, plan: QueryPlan) -> list[object]:
     with OpenQuery(plan, db, EngineBackend(RenewableDuckdb(lambda: db.connection))) as query:
         return sorted(query.table().to_pylist(), key=repr)
 

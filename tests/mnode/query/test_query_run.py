@@ -17,8 +17,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.query.query_execution import typed
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
-from penstock.planner.logical.operators import OneRow
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.batch_plan import QueryPlan
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.types import INT, DataType, Kind
 
@@ -44,8 +43,8 @@ def test_empty_results_have_types() -> None:
         "timestamp[ms]", "decimal128(10, 2)", "decimal128(38, 2)", "null"]
 
 
-def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
-    return BatchPlan(OneRow(), (), sql, (), columns)
+def plan(sql: str, *columns: ResultColumn) -> QueryPlan:
+    return QueryPlan(sql, (), columns)
 
 
 @pytest.mark.parametrize("sql", ["SELECT CAST('x' AS INTEGER) AS o0", "SELECT nosuch AS o0", "SELEC"])
