@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import RefreshPlan
-from penstock.tasks.flow.outbox import Outbox
-from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.child_records import new_children
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Recalculate, TaskEvent, TaskId
-from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
+from penstock.tasks.protocol.task_status import LogProgress
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.wal.record import TUID_COLUMN, DeletePointsRecord, DeleteRecord, MetaRecord, Record, RowsRecord
 
@@ -36,10 +33,7 @@ class ChangesSourceTask(BaseSourceTask):
         plan = deployment.plan
         assert isinstance(plan.computation, RefreshPlan)
         source = plan.computation.sources[deployment.graph.read_by(index)]
-        super().__init__(index, replace(deployment, plan=replace(plan, source=source)), environment)
-        self.output: ChannelQueue[TaskId] = ChannelQueue(
-            deployment.settings.queue_bytes, list(downstream), environment.wake)
-        self._outbox = Outbox(self.output, deployment.settings.block_bytes_max)
+        super().__init__(replace(deployment, plan=replace(plan, source=source)), index, downstream, environment)
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._version = meta["version"]
@@ -80,18 +74,14 @@ class ChangesSourceTask(BaseSourceTask):
     def _tell(self, rows: int, touched: Collection[int | None]) -> None:
         named = list(touched) if len(touched) <= _TABLES_MAX and None not in touched else [None]
         counts = [rows, *[0] * (len(named) - 1)]
-        self._outbox.send(self.output.channels[0], pa.RecordBatch.from_arrays(
+        self._send(pa.RecordBatch.from_arrays(
             [pa.array(named, pa.uint64()), pa.array(counts, pa.int64())], schema=CHANGES))
-        self._outbox.flush()
 
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._tell(0, (None,))
         else:
             super()._handle(event)
-
-    def _read_ahead(self) -> bool:
-        return False
 
     def _skip_to_end(self) -> None:
         """The answer is of all rows, whatever was passed over."""
@@ -100,13 +90,5 @@ class ChangesSourceTask(BaseSourceTask):
         self._open_wal()
         self._tell(0, (None,))
 
-    def next_deadline(self) -> float | None:
-        return None
-
-    def status(self) -> TaskStatus:
-        return self._status(
-            TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out), self.output,
-            log=self._log_progress()._replace(rows_read=self._rows_in))
-
-    def _state(self) -> Mapping[str, Any]:
-        return {"version": self._version}
+    def _log_progress(self) -> LogProgress:
+        return super()._log_progress()._replace(rows_read=self._rows_in)

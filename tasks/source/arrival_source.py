@@ -37,8 +37,7 @@ class ArrivalSourceTask(SourceTask):
         self._next_end = self._end_after(self._now())
 
     def _due_by_clock(self) -> float | None:
-        missing_ms = -(-(self._next_end - self._now()) * 1000 // UNITS_PER_SECOND[self._source.precision])
-        return self._clock.monotonic() + max(0, missing_ms) / 1000
+        return self._monotonic_at(-(-self._next_end * 1000 // UNITS_PER_SECOND[self._source.precision]))
 
     def _become_idle(self) -> bool:
         """Lets time go on to the clock's; called when there is nothing more to read."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters
@@ -13,20 +16,22 @@ from penstock.tasks.operators.base_task import ROWS_TOTAL, ComputingTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Pause, Resume, StartCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.task_status import LogProgress
+from penstock.tasks.protocol.task_status import LogProgress, TaskProgress, TaskStatus, TimeStatus
 
 
 class BaseSourceTask(ComputingTask):
     """A task that follows one vnode's WAL, and may be paused.
 
-    Subclasses implement `_work`, make `_outbox`, and open `_wal` once they know the version to go on from.
+    Subclasses implement `_work`, and open `_wal` once they know the version to go on from.
     """
 
-    _outbox: Outbox
-
-    def __init__(self, index: int, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
         super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
         self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(self._settings.queue_bytes, list(downstream), environment.wake)
+        self._outbox = Outbox(self.output, self._settings.block_bytes_max)
         self._source = self._plan.source
         self.followed_table = self._source.storage_uid
         self._vgroup_id = deployment.graph.source_vgroup_ids[index]
@@ -64,7 +69,23 @@ class BaseSourceTask(ComputingTask):
 
     def _read_ahead(self) -> bool:
         """Reads more of the WAL if there is room for it; returns whether it did."""
-        raise NotImplementedError
+        return False
+
+    def _send(self, rows: pa.RecordBatch) -> None:
+        """Sends rows on, where one task gets all of them."""
+        self._outbox.send(self.output.channels[0], rows)
+        self._outbox.flush()
+
+    def next_deadline(self) -> float | None:
+        return None if self._paused or self._outbox.blocked_channel is not None else self._due()
+
+    def _due(self) -> float | None:
+        """Returns the monotonic time at which there is something to do even if nothing has changed, or None."""
+        return None
+
+    def _monotonic_at(self, ms: int) -> float:
+        """Returns the monotonic time at which the machine's clock will have come to a time, if it hasn't yet."""
+        return self._clock.monotonic() + max(0, ms - self._clock.now_ms()) / 1000
 
     def _needed_version(self) -> int:
         """Returns the version that WAL and store must still be readable from for a restart from now."""
@@ -110,8 +131,18 @@ class BaseSourceTask(ComputingTask):
         """Leaves out what is in the WAL and wasn't processed."""
         raise NotImplementedError
 
+    def status(self) -> TaskStatus:
+        return self._status(TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out),
+                            self.output, log=self._log_progress(), time=self._time_status())
+
+    def _time_status(self) -> TimeStatus:
+        return TimeStatus()
+
     def _log_progress(self) -> LogProgress:
         return LogProgress(self._version, self._wal.acknowledged_version, self._wal.access, self._skipped_to)
+
+    def _state(self) -> Mapping[str, Any]:
+        return {"version": self._version}
 
     def _open_wal(self) -> None:
         """Follows the WAL from the version that was processed last."""

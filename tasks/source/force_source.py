@@ -19,14 +19,12 @@ from penstock.planner.task_plans.stream_plan import INSTANT, ForcePlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute.deleted_rows import covered
 from penstock.tasks.compute.lateness import source_rows
-from penstock.tasks.flow.outbox import Outbox
-from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import GROUP, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.store_requests import RowsRequest
-from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus, TimeStatus
+from penstock.tasks.protocol.task_status import TimeStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack_batch
 from penstock.tasks.window.window_fill import GapRows, filled_rows, gap_schema
@@ -45,14 +43,10 @@ class ForceSourceTask(BaseSourceTask):
     def __init__(
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
-        super().__init__(index, deployment, environment)
-        plan, settings = deployment.plan, deployment.settings
+        super().__init__(deployment, index, downstream, environment)
+        plan = deployment.plan
         assert isinstance(plan.computation, ForcePlan)
-        output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
-        self.output: ChannelQueue[TaskId] | None = output
-        self._queue: ChannelQueue[TaskId] = output
         self._force = plan.computation
-        self._outbox = Outbox(output, settings.block_bytes_max)
         self._records: deque[Record] = deque()
         self._grid = self._force.windows.grid
         self._schema = result_schema(plan.grouping.keys, plan.result_fields)
@@ -74,7 +68,6 @@ class ForceSourceTask(BaseSourceTask):
         if self._end_ms(self._next) <= until_ms:
             self._tracker.enter("RUNNING")
             self._compute(until_ms)
-            self._outbox.flush()
             return True
         if self._records:
             self._apply(self._records.popleft())
@@ -82,15 +75,11 @@ class ForceSourceTask(BaseSourceTask):
         self._tracker.enter("IDLE", "waits for the end of the window")
         return progressed
 
-    def next_deadline(self) -> float | None:
-        if self._paused or self._outbox.blocked_channel is not None:
-            return None
-        return self._clock.monotonic() + max(0, self._end_ms(self._next) - self._clock.now_ms()) / 1000
+    def _due(self) -> float | None:
+        return self._monotonic_at(self._end_ms(self._next))
 
-    def status(self) -> TaskStatus:
-        return self._status(
-            TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out), self._queue,
-            log=self._log_progress(), time=TimeStatus(self._next))
+    def _time_status(self) -> TimeStatus:
+        return TimeStatus(self._next)
 
     # -- the WAL ---------------------------------------------------------------------------------------------
 
@@ -153,7 +142,7 @@ class ForceSourceTask(BaseSourceTask):
                 self._kept = pa.Table.from_batches([kept])
         if self._force.fill is not None:
             results = self._filled(results, windows, starts)
-        self._outbox.send(self._queue.channels[0], results)
+        self._send(results)
         self._next = end
 
     def _rows(self, first_ts: int, last_ts: int) -> pa.Table:
@@ -229,7 +218,7 @@ class ForceSourceTask(BaseSourceTask):
             self._store.put_many([(_GROUPS_KEY, pack_batch(self._pool(list(self._groups.items()))))])
         if self._kept is not None:
             self._store.put_many([(_ROWS_KEY, _to_ipc(self._kept))])
-        return {"version": self._version, "next": self._next}
+        return {**super()._state(), "next": self._next}
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._version, self._next = meta["version"], meta["next"]

@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import LOOKUP, PeriodPlan
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.flow.outbox import Outbox
-from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import GROUP, OPENED, UPSERT, fields_schema, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus, TimeStatus
+from penstock.tasks.protocol.task_status import TaskStatus, TimeStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 
 
@@ -28,12 +26,9 @@ class PeriodSourceTask(BaseSourceTask):
     def __init__(
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
-        super().__init__(index, deployment, environment)
+        super().__init__(deployment, index, downstream, environment)
         plan = deployment.plan
         assert isinstance(plan.computation, PeriodPlan)
-        self.output: ChannelQueue[TaskId] = ChannelQueue(
-            deployment.settings.queue_bytes, list(downstream), environment.wake)
-        self._outbox = Outbox(self.output, deployment.settings.block_bytes_max)
         self._period = plan.computation
         self._schema = result_schema(plan.grouping.keys, plan.result_fields)
         self._units = UNITS_PER_SECOND[plan.source.precision] // 1000
@@ -61,10 +56,6 @@ class PeriodSourceTask(BaseSourceTask):
         self._send(self._at(UPSERT, self._groups(), due))
         return True
 
-    def _send(self, block: pa.RecordBatch) -> None:
-        self._outbox.send(self.output.channels[0], block)
-        self._outbox.flush()
-
     def _at(self, operation: int, groups: pa.RecordBatch, due: int) -> pa.RecordBatch:
         """Returns that the clock has come to a time, for some groups."""
         count = groups.num_rows
@@ -89,23 +80,19 @@ class PeriodSourceTask(BaseSourceTask):
         return pa.RecordBatch.from_arrays([pa.array([0], pa.uint64()), *(pa.nulls(1, field.type) for field in fields)],
                                           schema=pa.schema([GROUP, *fields]))
 
-    def _read_ahead(self) -> bool:
-        return False
-
     def _skip_to_end(self) -> None:
         """Leaves out the time that has come meanwhile."""
         self._next = max(self._next, self._period.schedule.after(self._clock.now_ms()))
 
-    def next_deadline(self) -> float | None:
-        if self._paused or self._outbox.blocked_channel is not None:
-            return None
-        return self._clock.monotonic() + max(0, self._next - self._clock.now_ms()) / 1000
+    def _due(self) -> float | None:
+        return self._monotonic_at(self._next)
 
     def status(self) -> TaskStatus:
         self._pass_over()
-        return self._status(
-            TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out), self.output,
-            log=self._log_progress(), time=TimeStatus(self._next * self._units))
+        return super().status()
+
+    def _time_status(self) -> TimeStatus:
+        return TimeStatus(self._next * self._units)
 
     def _needed_version(self) -> int:
         self._pass_over()
@@ -116,4 +103,4 @@ class PeriodSourceTask(BaseSourceTask):
         self._version = max(self._version, self._wal.acknowledged_version)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"version": self._version, "next": self._next}
+        return {**super()._state(), "next": self._next}

@@ -18,8 +18,6 @@ from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.dropped.dropped_rows import DroppedRows
 from penstock.tasks.dropped.time_leader import TimeLeader
 from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
-from penstock.tasks.flow.outbox import Outbox
-from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.base_task import ROWS_TOTAL
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import block_schema
@@ -67,10 +65,8 @@ class SourceTask(BaseSourceTask):
     def __init__(
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
-        super().__init__(index, deployment, environment)
+        super().__init__(deployment, index, downstream, environment)
         plan, settings, start_version = deployment.plan, deployment.settings, self._version
-        self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
-        self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._rates = SourceRates(settings, self._clock, self._tracker)
         self._log = LogInput(self.input, self.id, self._source.storage_uid, settings, self._rates)
         self._time = SourceTime(plan, settings.idle_timeout_s, self._clock, self._outbox)
@@ -179,9 +175,7 @@ class SourceTask(BaseSourceTask):
             self._tracker.enter("IDLE", f"waits for the rows of {lookup.text}")
         return False
 
-    def next_deadline(self) -> float | None:
-        if self._paused or self._outbox.blocked_channel is not None:
-            return None
+    def _due(self) -> float | None:
         allowed_at = self._rates.allowed_at
         due = self._due_by_clock() if allowed_at is None else allowed_at
         if self._lookup is None or self._lookup.next_try is None:
@@ -416,7 +410,7 @@ class SourceTask(BaseSourceTask):
 
     def _state(self) -> Mapping[str, Any]:
         self._emitter.save()
-        return {"version": self._version, "table_times": self._table_times.save(), "unseen": self._stored.unseen,
+        return {**super()._state(), "table_times": self._table_times.save(), "unseen": self._stored.unseen,
                 "brought_in": self._stored.brought_in,
                 "history": None if self._history is None else self._history.save(), "ranges": self._ranges.save(),
                 "newest_before": self._newest_before, **self._time.save(), **self._dropped.save()}
