@@ -155,21 +155,27 @@ class Iterated:
 
 
 @dataclass(frozen=True)
-class Filter:
+class _SameColumns:
+    """Gives some rows of its input, or all, in whatever order: its columns are those of the input."""
+
+    input: Operator
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True)
+class Filter(_SameColumns):
     """The rows for which the condition is true. `clause` is what EXPLAIN calls it.
 
     `called`: what sub-queries in the condition call the rows, None if they name none of their columns.
     """
 
-    input: Operator
     condition: Expr
     written: Written
     clause: Literal["condition", "having", "qualify"] = "condition"
     called: str | None = None
-
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
 
 
 @dataclass(frozen=True)
@@ -581,14 +587,9 @@ class Over:
 
 
 @dataclass(frozen=True)
-class Distinct:
+class Distinct(_SameColumns):
     """Each different row once."""
 
-    input: Operator
-
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,25 +603,19 @@ class SortKey:
 
 
 @dataclass(frozen=True)
-class Sort:
+class Sort(_SameColumns):
     """The rows in an order."""
 
-    input: Operator
     keys: tuple[SortKey, ...]
-
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
 
 
 @dataclass(frozen=True)
-class LimitRows:
+class LimitRows(_SameColumns):
     """`count` rows (None: all) after the first `offset`, in each partition that `keys` tell apart, in the order of
     `order`. Without keys both may be values that are computed once, and `percent` says that `count` is one, so many of
     a hundred rows. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
     """
 
-    input: Operator
     count: int | Computed | None
     offset: int | Computed = 0
     keys: tuple[str, ...] = ()
@@ -628,23 +623,14 @@ class LimitRows:
     distinct_on: tuple[Written, ...] = ()
     percent: bool = False
 
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
-
 
 @dataclass(frozen=True)
-class PartitionLimit:
+class PartitionLimit(_SameColumns):
     """The rows of `count` partitions after the first `offset`; `keys` tell partitions apart, and order them."""
 
-    input: Operator
     keys: tuple[str, ...]
     count: int | None
     offset: int = 0
-
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
 
 
 @dataclass(frozen=True)
@@ -684,32 +670,22 @@ class Recursive:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(_SameColumns):
     """The rows of a query that WITH names, which others may read as well: it is computed once, and called `key`.
 
     `depth`: in so many queries within each other its WITH stands; what stands deeper finds it by its key.
     """
 
-    input: Operator
     name: str
     key: str
     depth: int
 
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
-
 
 @dataclass(frozen=True)
-class Viewed:
+class Viewed(_SameColumns):
     """The rows of a view's query. It computes nothing: EXPLAIN tells by it where the plan of a view begins."""
 
-    input: Operator
     view: str
-
-    @cached_property
-    def output(self) -> tuple[ColumnExpr, ...]:
-        return self.input.output
 
 
 Operator: TypeAlias = (
