@@ -21,7 +21,7 @@ from penstock.common.errors import ConfigError, LoginDelayedError, Unauthenticat
 from penstock.common.logging import logger
 from penstock.common.passwords import SALT_BYTES, PasswordHash, ScramVerifier
 from penstock.common.tls import Tls, tls_of
-from penstock.mnode.access.audit_log import Origin
+from penstock.mnode.access.audit_log import Audit, Origin
 from penstock.mnode.access.login_throttle import LoginThrottle, Who
 from penstock.mnode.access.roles import OWNER, Identity, identity_of
 from penstock.mnode.catalog.catalog_records import UserRecord
@@ -44,14 +44,6 @@ class UsersView(Protocol):
 
     @property
     def are_lost(self) -> bool: ...
-
-
-class LoginNotes(Protocol):
-    """Takes note of logins."""
-
-    def login(self, user: str, origin: Origin, *, again: bool = False) -> None: ...
-
-    def login_refused(self, origin: Origin) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +85,7 @@ class Logins:
 
     def __init__(
         self, users: UsersView, clock: Clock, random_bytes: Callable[[int], bytes], lifetime_s: float,
-        trusting: bool = False, audit: LoginNotes | None = None,
+        trusting: bool = False, audit: Audit | None = None,
     ) -> None:
         """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds. `audit` takes
         note of who comes, where the listeners say that somebody does.

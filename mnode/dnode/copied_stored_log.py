@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from penstock.common.errors import InternalError, InvalidValueError
 from penstock.common.fs import Fs
+from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.cluster.cluster_messages import LogChunk
 from penstock.mnode.cluster.log_epochs import NO_EPOCH, Epochs, EpochStart, added, cut_to, start_of
 from penstock.mnode.cluster.stored_logs import LogBounds
+from penstock.vnode.write.log_copying import LogCopying
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 from penstock.wal.epoch_file import load_epochs, save_epochs
+
+LogAndWhatItChanges = LogCopying | CatalogCopying
+"""A log with what its records change, kept in step."""
 
 
 class EpochList:
@@ -69,13 +73,7 @@ def read_chunk(log: CopiedLog, epochs: Epochs, after: int, size_max: int) -> Log
     return LogChunk(records.after, records.last, start, records.opens_segment, records.data)
 
 
-class TakesCopies(Protocol):
-    """What appends copies of records; see `CopiedLog.append`."""
-
-    def append(self, records: CopiedRecords, before: Callable[[], None]) -> None: ...
-
-
-def append_chunk(log: TakesCopies, epochs: EpochList, end: int, chunk: LogChunk) -> None:
+def append_chunk(log: CopiedLog | LogAndWhatItChanges, epochs: EpochList, end: int, chunk: LogChunk) -> None:
     """Appends records and notes their epoch before; see `StoredLog.append`. `end`: the log's last version."""
     def note() -> None:
         known = cut_to(epochs.all, end)
@@ -88,28 +86,6 @@ def append_chunk(log: TakesCopies, epochs: EpochList, end: int, chunk: LogChunk)
             raise InvalidValueError(error.message) from error
 
     log.append(CopiedRecords(chunk.after, chunk.last, chunk.opens_segment, chunk.data), note)
-
-
-class LogAndWhatItChanges(TakesCopies, Protocol):
-    """A log with what its records change, kept in step: a vnode's `LogCopying`, the catalog's `CatalogCopying`."""
-
-    @property
-    def copied(self) -> CopiedLog: ...
-
-    @property
-    def floor(self) -> int: ...
-
-    @property
-    def written_version(self) -> int: ...
-
-    @property
-    def synced_version(self) -> int: ...
-
-    def sync(self) -> None: ...
-
-    def cut(self, version: int) -> int: ...
-
-    def acknowledge(self, version: int) -> None: ...
 
 
 class CopiedStoredLog:

@@ -15,6 +15,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError, PenstockError, RowRefusedError, StaleAttemptError
 from penstock.common.logging import logger
 from penstock.tasks.external.emit.result_events import time_text
+from penstock.tasks.external.emit.sent_record import SentRecord
 
 _log = logger(__name__)
 
@@ -56,18 +57,6 @@ class DeadResults(Protocol):
         ...
 
 
-class DeliveryRecord(Protocol):
-    """Who is told of what becomes of results, in their order; by the thread that delivers."""
-
-    def note(self, rows: pa.RecordBatch) -> None:
-        """Takes rows that the target has taken."""
-        ...
-
-    def note_refused(self, rows: pa.RecordBatch) -> None:
-        """Takes rows that went to `DeadResults` instead."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """After the n-th failure in a row the next try is `first_s` * 2^(n-1) later, at most `longest_s`."""
@@ -106,7 +95,7 @@ class AsyncSinkWriter:
         wake: Callable[[], None],
         *,
         dead: DeadResults | None = None,
-        sent: DeliveryRecord | None = None,
+        sent: SentRecord | None = None,
         give_up_after_s: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
