@@ -6,18 +6,17 @@ written in the order in which they once arrived, and what comes out is listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError, UnavailableError
-from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import find_table
 from penstock.mnode.coordinator.task_settings import functions_directory
@@ -25,6 +24,7 @@ from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine import Engine
 from penstock.mnode.write.csv_rows import CsvLayout, columns_of, csv_file
 from penstock.mnode.write.inserts import place_by_index
+from penstock.mnode.write.row_placement import Owners
 from penstock.planner.bind.instants import instant
 from penstock.planner.query.view_queries import views_below
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -37,7 +37,9 @@ from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import CreateDatabase, DryRunStream, UseDatabase
 from penstock.sql.types import VARCHAR, timestamp
 from penstock.tasks.protocol.messages import Reason
-from penstock.tasks.protocol.task_status import TaskStatus
+
+if TYPE_CHECKING:
+    from penstock.mnode.admin.sandbox import Sandbox
 
 SAMPLE_ROWS_MAX = 1_000_000
 _RECORDS_WANTED = 5_000
@@ -50,48 +52,16 @@ _LEFT_OUT: dict[Reason, str] = {
 _Line = tuple[str, str | None, int | None, str]
 
 
-class TaskStatuses(Protocol):
-    """How the tasks of streams are."""
-
-    def statuses(self) -> Sequence[TaskStatus]:
-        """Returns a status per task."""
-        ...
-
-
-class Bed(Protocol):
-    """An engine of its own in which streams are driven to rest."""
-
-    engine: Engine
-    session: SessionState
-
-    @property
-    def streams(self) -> TaskStatuses:
-        """Who runs the streams."""
-        ...
-
-    def execute(self, text: str) -> Result:
-        """Executes a statement, and lets the streams work until they rest."""
-        ...
-
-    def run(self) -> None:
-        """Lets the streams work until they rest."""
-        ...
-
-
-OpenBed = Callable[[str, int, Mapping[str, Any]], AbstractContextManager[Bed]]
-"""Opens one: its time zone, what its clock shows (ms), and its configuration."""
-
-
 class DryRun:
     """Executes DRY RUN statements of an engine."""
 
-    def __init__(self, engine: Engine, open_bed: OpenBed) -> None:
+    def __init__(self, engine: Engine, open_sandbox: type[Sandbox]) -> None:
         self._config = {"udfDir": str(functions_directory(engine.config, engine.paths)),
                         "maxFuture": f"{engine.config.max_future:g}s" if engine.config.max_future else 0}
         self._catalog = engine.catalog
         self._storage = engine.storage
         self._plan = engine.streams.planning.plan
-        self._open_bed = open_bed
+        self._open_sandbox = open_sandbox
 
     def run(self, statement: DryRunStream, session: Session) -> Result:
         """Returns lines of (kind, table, ts, values): result rows, late rows, then how much there was of each.
@@ -114,7 +84,7 @@ class DryRun:
         database = self._catalog.database(plan.source.database)
         assert table is not None
         assert database is not None
-        with self._open_bed(session.time_zone, session.now_ms, self._config) as sandbox:
+        with self._open_sandbox(session.time_zone, session.now_ms, self._config) as sandbox:
             for function in {call.function for call in plan.functions}:
                 sandbox.engine.catalog.functions.create(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
@@ -188,7 +158,7 @@ class DryRun:
 class _Copy:
     """The source table once more, in the sandbox, with those child tables that rows are written for."""
 
-    def __init__(self, sandbox: Bed, catalog: Catalog, database: Database, table: Table) -> None:
+    def __init__(self, sandbox: Sandbox, catalog: Catalog, database: Database, table: Table) -> None:
         self.original = table
         self.database = database
         self._sandbox = sandbox
@@ -242,7 +212,7 @@ class _Copy:
                    if name in self._physical}
         batch = pa.RecordBatch.from_pydict(columns)
         index = np.array([place[name] for name in names], np.int32)
-        for vgroup_id, part in place_by_index(batch, index, children):
+        for vgroup_id, part in place_by_index(batch, index, Owners(children)):
             self._sandbox.engine.storage.write(vgroup_id, self.table.uid, part)
         self._sandbox.run()
 
@@ -272,7 +242,7 @@ def _runs(versions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
     yield from pairwise(edges)
 
 
-def _check_runs(sandbox: Bed) -> None:
+def _check_runs(sandbox: Sandbox) -> None:
     """Raises UnavailableError if the stream couldn't begin: it would seem to write nothing."""
     answer = sandbox.execute("SELECT state, reason FROM information_schema.ins_streams").table
     assert answer is not None
@@ -284,7 +254,7 @@ def _check_runs(sandbox: Bed) -> None:
 # --- what came out -----------------------------------------------------------------------------------------------
 
 
-def _results(sandbox: Bed, plan: StreamPlan) -> Iterator[_Line]:
+def _results(sandbox: Sandbox, plan: StreamPlan) -> Iterator[_Line]:
     name = f"{quote_identifier(plan.sink.database)}.{quote_identifier(plan.sink.table)}"
     time = plan.sink.columns[0].name
     answer = sandbox.execute(f"SELECT tbname, * FROM {name} ORDER BY {quote_identifier(time)}").table
@@ -298,13 +268,13 @@ def _results(sandbox: Bed, plan: StreamPlan) -> Iterator[_Line]:
         yield "row", table, ts, ", ".join(f"{name}={_text(value)}" for name, value in zip(names, row, strict=True))
 
 
-def _late(sandbox: Bed, copy: _Copy) -> Iterator[_Line]:
+def _late(sandbox: Sandbox, copy: _Copy) -> Iterator[_Line]:
     for status in sandbox.streams.statuses():
         for row in status.dropped or ():
             yield row.reason, copy.name_of(row.tuid), row.ts, _LEFT_OUT[row.reason]
 
 
-def _summary(sandbox: Bed, rows: int, lines: Sequence[_Line]) -> _Line:
+def _summary(sandbox: Sandbox, rows: int, lines: Sequence[_Line]) -> _Line:
     statuses = sandbox.streams.statuses()
     results = sum(line[0] == "row" for line in lines)
     late = sum(status.late.late_rows for status in statuses)

@@ -43,7 +43,7 @@ from penstock.sql.rows.constants import Constants, shorten
 from penstock.sql.rows.fitting import fitted, is_marked_as_utc, row_number
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.rows.values import read_values
-from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
+from penstock.sql.schema import Column, Database, Session, Table, TagValue
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.tree.statements import Insert, InsertTarget, Name, Query
 from penstock.sql.types import DataType, Kind
@@ -106,15 +106,7 @@ class Inserts:
         coming: _Coming = {}
         rows = [part for target in statement.targets
                 for part in self._read(target, text, session, coming, run_query)]
-        return self._write(rows)
-
-    def write(self, all_rows: Sequence[Rows]) -> Result:
-        """Writes rows that are checked already, in this order, creating the child tables that don't exist."""
-        return self._write(all_rows)
-
-    def create_children(self, all_rows: Sequence[Rows]) -> None:
-        """Creates the child tables of these rows that don't exist."""
-        self._create_children(all_rows)
+        return self.write(rows)
 
     def insert_arrow(self, table: str, rows: pa.Table, session: Session, first_row: int = 0) -> Result:
         """Writes the rows of an Arrow table, columns by name. See `Cursor.insert_arrow`.
@@ -123,7 +115,7 @@ class Inserts:
         """
         target = self._named_table(table, session)
         columns = [self._arrow_column(target, name) for name in rows.column_names]
-        return self._write(self._from_arrow(target, columns, rows, session, first_row=first_row))
+        return self.write(self._from_arrow(target, columns, rows, session, first_row=first_row))
 
     def csv_layout(
         self, table: str, names: Sequence[str] | None, session: Session, *, has_header: bool | None = None,
@@ -138,7 +130,7 @@ class Inserts:
         target = self._named_table(table, session)
         columns = [self._arrow_column(target, name) for name in cells.names]
         batch = self._from_cells(target, columns, cells, session)
-        return self._write([self._owned(require_database(target.database, self._catalog), target, columns, batch, {})])
+        return self.write([self._owned(require_database(target.database, self._catalog), target, columns, batch, {})])
 
     def _named_table(self, name: str, session: Session) -> Table:
         return self._writable_table(parse_table_name(name), session)
@@ -387,8 +379,9 @@ class Inserts:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, all_rows: Sequence[Rows]) -> Result:
-        self._create_children(all_rows)
+    def write(self, all_rows: Sequence[Rows]) -> Result:
+        """Writes rows that are checked already, in this order, creating the child tables that don't exist."""
+        self.create_children(all_rows)
         batches: dict[int, dict[int, list[pa.RecordBatch]]] = {}
         total = 0
         for rows in all_rows:
@@ -401,7 +394,8 @@ class Inserts:
         write_changes(self._storage, self._pool, changes, rows=total, wal_level=wal_level)
         return Result(affected=total)
 
-    def _create_children(self, all_rows: Sequence[Rows]) -> None:
+    def create_children(self, all_rows: Sequence[Rows]) -> None:
+        """Creates the child tables of these rows that don't exist."""
         wanted: dict[int, tuple[Table, dict[str, tuple[TagValue, ...]]]] = {}
         for rows in all_rows:
             if rows.tags:
@@ -425,7 +419,7 @@ class Inserts:
             names = rows.names.dictionary.to_pylist()
             children = self._children.ensure(rows.storage, rows.tags or dict.fromkeys(names, ()))
             owners = Owners([children[name] for name in names])
-        return _place(batch, rows.names.indices.to_numpy(), owners)
+        return place_by_index(batch, rows.names.indices.to_numpy(), owners)
 
 
 def _changes(tables: Mapping[int, Sequence[pa.RecordBatch]]) -> list[WrittenRows]:
@@ -453,17 +447,11 @@ def record_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [batch.slice(start, _RECORD_ROWS) for start in range(0, batch.num_rows, _RECORD_ROWS)]
 
 
-def place_by_index(
-    batch: pa.RecordBatch, index: np.ndarray[tuple[int], np.dtype[np.int32]], children: Sequence[ChildTable]
-) -> list[tuple[int, pa.RecordBatch]]:
+def place_by_index(batch: pa.RecordBatch, index: _Codes, owners: Owners) -> list[tuple[int, pa.RecordBatch]]:
     """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`).
 
-    `index` tells for each row which of `children` it belongs to. Rows of one child table stay in their order.
+    `index` tells for each row which of the `owners` it belongs to. Rows of one child table stay in their order.
     """
-    return _place(batch, index, Owners(children))
-
-
-def _place(batch: pa.RecordBatch, index: _Codes, owners: Owners) -> list[tuple[int, pa.RecordBatch]]:
     order = order_of(owners.ranks[index])
     if order is not None:
         batch, index = batch.take(pa.array(order)), index[order]
