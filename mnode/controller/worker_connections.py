@@ -17,7 +17,6 @@ from penstock.tasks.protocol.control import (
     Hello,
     MnodeMessage,
     WorkerMessage,
-    authenticate,
 )
 
 _log = logger(__name__)
@@ -130,7 +129,7 @@ class WorkerListener:
 
     def _serve_worker(self, connection: ControlConnection) -> None:
         try:
-            authenticate(connection, self._secret)
+            connection.authenticate(self._secret)
             hello = connection.receive()
             if not isinstance(hello, Hello):
                 raise InternalError(f"it said {type(hello).__name__} instead of Hello")

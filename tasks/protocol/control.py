@@ -246,10 +246,13 @@ class ControlConnection:
         except OSError as error:
             raise UnavailableError(f"the control connection is closed: {error}") from error
 
-    def prove(self, secret: bytes, own_role: bytes, other_role: bytes) -> None:
-        """Proves the secret to the other end, and has it prove the same; raises UnavailableError if it doesn't."""
+    def authenticate(self, secret: bytes) -> None:
+        """Returns once the worker at the other end has proved that it knows the secret; raises UnavailableError.
+
+        It waits for ever for a caller that sends part of what it should: whoever accepts callers closes those.
+        """
         try:
-            _handshake(self._connection, secret, own_role, other_role)
+            _handshake(self._connection, secret, _MNODE, _WORKER)
         except (OSError, EOFError) as error:
             raise UnavailableError(f"a caller could not prove that it knows the secret: {error}") from error
 
@@ -312,14 +315,6 @@ class ControlListener:
             self._socket.shutdown(socket.SHUT_RDWR)
         finally:
             self._socket.close()
-
-
-def authenticate(connection: ControlConnection, secret: bytes) -> None:
-    """Returns once the caller has proved that it knows the secret; raises UnavailableError.
-
-    It waits for ever for a caller that sends part of what it should: whoever accepts callers closes those.
-    """
-    connection.prove(secret, _MNODE, _WORKER)
 
 
 _MNODE, _WORKER = b"mnode", b"worker"

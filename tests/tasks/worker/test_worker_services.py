@@ -58,7 +58,7 @@ def connected(secret: bytes = SECRET) -> tuple[ControlConnection, ControlConnect
         try:
             caller = listener.accept()
             assert caller is not None
-            control.authenticate(caller[0], SECRET)
+            caller[0].authenticate(SECRET)
             ends.append(caller[0])
         except PenstockError as error:
             ends.append(error)
