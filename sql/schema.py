@@ -73,10 +73,19 @@ class DatabaseOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredFrom:
+    """What a database was called, and how much lower the uids of its child tables were, before it was restored."""
+
+    name: str
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """A database: its vgroups are numbered uniquely over the whole engine.
 
-    `cut_shares`: which tables each vgroup has, once a vgroup was split; until then all have equal shares.
+    `cut_shares`: which tables each vgroup has, once a vgroup was split; until then all have equal shares. `origin`:
+    the database that it was restored from: streams go on to call child tables as they did there.
     """
 
     name: str
@@ -84,6 +93,7 @@ class Database:
     vgroup_ids: tuple[int, ...]
     create_time_ms: int
     cut_shares: tuple[Share, ...] = ()
+    origin: RestoredFrom | None = None
 
     @property
     def shares(self) -> tuple[Share, ...]:

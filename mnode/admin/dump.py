@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import IO
 
@@ -58,6 +59,7 @@ from penstock.sql.dialect.statement_forms import database_options
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
 from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.read.snapshot import SnapshotTooOldError
+from penstock.wal.record import TUID_COLUMN
 
 GROUP_ROWS = 1 << 18
 """Rows in one row group of a file: so many are in memory."""
@@ -192,7 +194,8 @@ class Dump:
         dumped = [self._table(f"{folder}/{place:05d}_{_safe(table.name)}", database, table, children, cut)
                   for place, (table, children) in enumerate(tables, 1)]
         options = create_database_statement(database).options
-        return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped), tuple(views))
+        return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped), tuple(views),
+                            database.origin, _bounds_of([child.uid for _, children in tables for child in children]))
 
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
         return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
@@ -293,8 +296,14 @@ def _safe(name: str) -> str:
     return _UNSAFE.sub("_", name)[:60]
 
 
+def _bounds_of(uids: Sequence[int]) -> tuple[int, int] | None:
+    return (min(uids), max(uids)) if uids else None
+
+
 def _children(table: Table, children: Sequence[ChildTable]) -> pa.Table:
-    arrays = {TBNAME: pa.array([child.name for child in children], pa.string())}
+    children = sorted(children, key=attrgetter("uid"))
+    arrays = {TBNAME: pa.array([child.name for child in children], pa.string()),
+              TUID_COLUMN: pa.array([child.uid for child in children], pa.uint64())}
     for place, tag in enumerate(table.tags):
         arrays[tag.name] = tag_array(tag, [child.tag_values[place] for child in children]).cast(tag.type.arrow())
     return pa.table(arrays)

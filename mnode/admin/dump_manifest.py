@@ -14,7 +14,7 @@ from penstock.common.errors import CorruptionError, NotFoundError
 from penstock.common.paths import is_inner
 from penstock.common.typed_json import TypedJson
 from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord
-from penstock.sql.schema import UserFunction, View
+from penstock.sql.schema import RestoredFrom, UserFunction, View
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
@@ -47,13 +47,17 @@ class DumpTable:
 
 @dataclass(frozen=True, slots=True)
 class DumpDatabase:
-    """A database as of a stream cut; `options` as CREATE DATABASE has them."""
+    """A database as of a stream cut; `options` as CREATE DATABASE has them. `origin`: see `Database`. `uids`: the
+    first and the last one of its child tables; None: `children` don't tell theirs, as in dumps of version 1.0.
+    """
 
     name: str
     options: str
     cut: str
     tables: tuple[DumpTable, ...]
     views: tuple[View, ...] = ()
+    origin: RestoredFrom | None = None
+    uids: tuple[int, int] | None = None
 
     @property
     def row_count(self) -> int:

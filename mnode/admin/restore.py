@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import lt
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,15 +45,17 @@ from penstock.sql.dialect.parser import parse_database_options, parse_one
 from penstock.sql.dialect.renaming import with_databases
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.rows.fitting import marked_as_utc
-from penstock.sql.schema import Database, Table, TagValue, View
+from penstock.sql.schema import Database, RestoredFrom, Table, TagValue, View
 from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import CreateDatabase, CreateStream, StreamOptions
 from penstock.tasks.compute.function_loader import load
+from penstock.wal.record import TUID_COLUMN
 
 PIECE_ROWS = 1 << 18
 _CHILDREN_AT_ONCE = 10_000
 _TBNAME = "tbname"
+_UID_MAX = 1 << 48
 _PAUSED = ("restored: it would send to the same place as the stream that was dumped, if that one still runs; "
            "RESUME STREAM when it doesn't")
 _INGEST_PAUSED = ("restored: it would read the same messages as the ingest that was dumped, if that one still runs; "
@@ -283,6 +286,7 @@ class _DatabaseRestore:
         self._resume = resume
         self._report = report
         self._advanced = advanced
+        self._shift = 0  # of uids of child tables
 
     def run(self) -> None:
         database = self._create()
@@ -301,7 +305,11 @@ class _DatabaseRestore:
         if create_database_statement(database) != statement:
             raise AlreadyExistsError(f"database {self._name} exists with other options than the dumped one",
                                      hint="choose another name with --rename")
-        return database
+        dumped = self._dumped
+        before = dumped.origin or RestoredFrom(dumped.name, 0)
+        origin = database.origin or self._engine.catalog.schema.set_origin(self._name, before, _checked(dumped.uids))
+        self._shift = origin.shift - before.shift
+        return require_database(self._name, self._engine.catalog)
 
     def _create_table(self, dumped: DumpTable) -> Table:
         table = self._engine.catalog.table(self._name, dumped.name)
@@ -320,7 +328,24 @@ class _DatabaseRestore:
             names = batch.column(_TBNAME).to_pylist()
             columns = [_tag_values(batch.column(tag.name)) for tag in table.tags]
             tags: Sequence[tuple[TagValue, ...]] = list(zip(*columns, strict=True))
-            self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
+            if self._dumped.uids is None:
+                self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
+                continue
+            there = self._engine.catalog.children_beside(table)
+            uids = self._uids_of(batch)
+            missing = [place for place, name in enumerate(names) if name not in there]
+            self._engine.children.create(table.uid, [(names[place], tags[place]) for place in missing],
+                                         [uids[place] for place in missing])
+
+    def _uids_of(self, children: pa.RecordBatch) -> list[int]:
+        """Returns the uids of child tables, which are as far from each other as they were."""
+        assert self._dumped.uids is not None
+        first, last = self._dumped.uids
+        uids: list[int] = children.column(TUID_COLUMN).to_pylist()
+        if not all(first <= uid <= last for uid in uids) or not all(map(lt, uids, uids[1:])):
+            raise CorruptionError(f"the dump of {self._dumped.name} has uids of child tables that no catalog has given",
+                                  hint="the dump is damaged: dump again")
+        return [uid + self._shift for uid in uids]
 
     def _fill(self, database: Database, table: Table, dumped: DumpTable) -> None:
         what = f"{self._name}.{dumped.name}"
@@ -370,6 +395,13 @@ class _DatabaseRestore:
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptionError(f"{path} cannot be read: {error}",
                                   hint="the dump is damaged: copy this file again, or dump again") from error
+
+
+def _checked(uids: tuple[int, int] | None) -> tuple[int, int] | None:
+    if uids is not None and not 0 < uids[0] <= uids[1] < _UID_MAX:
+        raise CorruptionError(f"the dump has child tables from {uids[0]} to {uids[1]}",
+                              hint="the dump is damaged: dump again")
+    return uids
 
 
 def _tag_values(column: pa.Array) -> list[TagValue]:

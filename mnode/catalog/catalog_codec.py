@@ -75,8 +75,10 @@ def sealed_batches(created: CreatedChildren) -> Iterator[tuple[bytes, bytes]]:
     names, vgroup_ids, when = created.names, created.vgroup_ids, str(created.created_ms)
     for start in range(0, len(names), BATCH):
         stop = start + BATCH
-        yield key(created.super_uid, created.first_uid + start), _sealed(_batch_text(
-            names[start:stop], "null", vgroup_ids[start:stop], when, [column[start:stop] for column in created.tags]))
+        uids = created.uids[start:stop].tolist()
+        yield key(created.super_uid, uids[0]), _sealed(_batch_text(
+            names[start:stop], _uids_text(uids), vgroup_ids[start:stop], when,
+            [column[start:stop] for column in created.tags]))
 
 
 def sealed_batch(stored_key: bytes, children: Sequence[ChildTable]) -> bytes:
@@ -86,10 +88,14 @@ def sealed_batch(stored_key: bytes, children: Sequence[ChildTable]) -> bytes:
     are all the same one is. Names are as `joined_names` has them, and each tag has the list of its values.
     """
     uids, names, vgroup_ids, tags, created, _ = zip(*children, strict=True)
-    first = int.from_bytes(stored_key[8:], "big")
-    counted = uids[0] == first and uids[-1] == first + len(uids) - 1
-    return _sealed(_batch_text(names, "null" if counted else _column_text(uids), vgroup_ids, _once(created),
+    counted = uids[0] == int.from_bytes(stored_key[8:], "big")
+    return _sealed(_batch_text(names, _uids_text(uids) if counted else _column_text(uids), vgroup_ids, _once(created),
                                list(zip(*tags, strict=True))))
+
+
+def _uids_text(uids: Sequence[int]) -> str:
+    """Returns ascending uids, of which the first one is that of the key."""
+    return "null" if uids[-1] == uids[0] + len(uids) - 1 else _column_text(uids)
 
 
 def _batch_text(names: Sequence[str], uids: str, vgroup_ids: Sequence[int], created: str,

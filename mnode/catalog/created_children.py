@@ -14,22 +14,18 @@ from penstock.sql.schema import ChildTable, TagValue
 
 @dataclass(frozen=True, slots=True)
 class CreatedChildren:
-    """New child tables of one super table, in the order that they were asked for in; their uids count up.
+    """New child tables of one super table, in the order that they were asked for in, which is that of their uids.
 
     `tags`: for each tag of the super table the values of all of them. `tables`: each by itself.
     """
 
     super_uid: int
-    first_uid: int
+    uids: npt.NDArray[np.uint64]
     names: Sequence[str]
     vgroup_ids: Sequence[int]
     tags: Sequence[Sequence[TagValue]]
     created_ms: int
     tables: list[ChildTable]
-
-    @property
-    def uids(self) -> npt.NDArray[np.uint64]:
-        return np.arange(self.first_uid, self.first_uid + len(self.names), dtype=np.uint64)
 
     @property
     def vgroups(self) -> npt.NDArray[np.int64]:

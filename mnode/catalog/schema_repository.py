@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 
+import numpy as np
+
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
 from penstock.common.placement import Cut, owners, places
 from penstock.mnode.catalog import catalog_codec as codec
@@ -28,6 +30,7 @@ from penstock.sql.schema import (
     Column,
     Database,
     DatabaseOptions,
+    RestoredFrom,
     Table,
     TagValue,
     View,
@@ -76,6 +79,17 @@ class SchemaRepository:
             database = replace(self._require_database(name), options=options)
             self.put_database(write, database)
         return database
+
+    def set_origin(self, name: str, before: RestoredFrom, uids: tuple[int, int] | None) -> RestoredFrom:
+        """Takes note that a new database is one of `before`, and returns what it is of now.
+
+        `uids`: the first and the last one that child tables had there; they have as many here, reserved for them.
+        """
+        with self._store.transaction() as write:
+            shift = 0 if uids is None else write.take_ids(uids[1] - uids[0] + 1) - uids[0]
+            origin = RestoredFrom(before.name, before.shift + shift)
+            self.put_database(write, replace(self._require_database(name), origin=origin))
+        return origin
 
     def drop_database(self, name: str) -> Database:
         """Removes a database with all of its tables and views."""
@@ -176,16 +190,17 @@ class SchemaRepository:
 
     def add_children(
         self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], now_ms: int,
-        distinct: AbstractSet[str] | None = None,
+        distinct: AbstractSet[str] | None = None, uids: Sequence[int] | None = None,
     ) -> CreatedChildren:
         """Returns the new child tables, placed on vgroups by their names. All or none are created.
 
-        `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set. Those that
+        `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set. `uids`: what
+        was reserved for them, ascending, and above those of the super table's others; None: new ones. Those that
         wait to be stored survive a crash once the logs of their vnodes tell of them.
         `AlreadyExistsError` if a name is taken, or comes twice; NotFoundError if the super table was dropped.
         """
         if not names:
-            return CreatedChildren(super_uid, 0, (), (), (), now_ms, [])
+            return CreatedChildren(super_uid, np.zeros(0, np.uint64), (), (), (), now_ms, [])
         with self._store.lock:
             parent = self._index.table_by_uid(super_uid)
             if parent is None or parent.kind != "super":
@@ -194,22 +209,24 @@ class SchemaRepository:
             if len(tags) != len(parent.tags):
                 raise InternalError(f"{len(tags)} tag values for {len(parent.tags)} tags of {parent.name}")
             if self._waiting.may_wait(len(names)):
-                created = self._created(parent, self._store.take_ids(len(names)), names, tags, now_ms)
+                uids = uids or _counted(self._store.take_ids(len(names)), names)
+                created = self._created(parent, uids, names, tags, now_ms)
                 self._index.remember_children(parent, created.tables)
                 self._waiting.add(created)
             else:
                 with self._store.transaction() as write:
-                    created = self._created(parent, write.take_ids(len(names)), names, tags, now_ms)
+                    uids = uids or _counted(write.take_ids(len(names)), names)
+                    created = self._created(parent, uids, names, tags, now_ms)
                     child_entries.add_children(write, created)
                     write.afterwards(lambda: self._index.remember_children(parent, created.tables))
         return created
 
-    def _created(self, parent: Table, first: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], now_ms: int
-                 ) -> CreatedChildren:
+    def _created(self, parent: Table, uids: Sequence[int], names: Sequence[str], tags: Sequence[Sequence[TagValue]],
+                 now_ms: int) -> CreatedChildren:
         vgroup_ids = stable_vgroups(self._require_database(parent.database), names)
         rows = zip(*tags, strict=True) if tags else repeat(())
-        tables = child_tables(range(first, first + len(names)), names, vgroup_ids, rows, repeat(now_ms), parent.uid)
-        return CreatedChildren(parent.uid, first, names, vgroup_ids, tags, now_ms, tables)
+        tables = child_tables(uids, names, vgroup_ids, rows, repeat(now_ms), parent.uid)
+        return CreatedChildren(parent.uid, np.array(uids, np.uint64), names, vgroup_ids, tags, now_ms, tables)
 
     def take_in(self, super_uid: int, children: Sequence[ChildTable]) -> None:
         """Stores child tables that have their uids already; those of them whose names are taken are left out.
@@ -381,6 +398,10 @@ class SchemaRepository:
     def _taken(self, database: str, name: str) -> AlreadyExistsError:
         kind = "table" if self._index.view(database, name) is None else "view"
         return AlreadyExistsError(f"{kind} {database}.{name} already exists", code=_TABLE_EXISTS)
+
+
+def _counted(first: int, names: Sequence[str]) -> range:
+    return range(first, first + len(names))
 
 
 def _store_database(write: Transaction, database: Database) -> None:

@@ -199,29 +199,34 @@ class ChildCreator:
                 self._find(parent, name)  # raises
         return missing
 
-    def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
-        """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""
+    def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]],
+               uids: Sequence[int] | None = None) -> list[ChildTable]:
+        """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created.
+
+        `uids`: see `SchemaRepository.add_children`.
+        """
         if not children:
             return []
         names, tags = zip(*children, strict=True)
         with self._announced:
             self._await(names)
-            begun = self._begin(super_uid, names, columns_of(tags))
+            begun = self._begin(super_uid, names, columns_of(tags), uids)
         return begun.wait().tables
 
-    def _begin(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> BegunChildren:
+    def _begin(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]],
+               uids: Sequence[int] | None = None) -> BegunChildren:
         """Creates child tables; the caller holds `_announced`, and waits behind it."""
         if len(names) < _MANY:
-            return self._begin_uncollected(super_uid, names, tags)
+            return self._begin_uncollected(super_uid, names, tags, uids)
         with uncollected():
-            return self._begin_uncollected(super_uid, names, tags)
+            return self._begin_uncollected(super_uid, names, tags, uids)
 
-    def _begin_uncollected(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
-                           ) -> BegunChildren:
+    def _begin_uncollected(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]],
+                           uids: Sequence[int] | None) -> BegunChildren:
         distinct = frozenset(names)
         self._unannounced |= distinct
         try:
-            created, unsure = self._add(super_uid, names, tags, distinct)
+            created, unsure = self._add(super_uid, names, tags, distinct, uids)
         except BaseException:
             self._unannounced -= distinct
             raise
@@ -245,15 +250,15 @@ class ChildCreator:
                     self._announced.notify_all()
         self._changed(created.super_uid)
 
-    def _add(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], distinct: frozenset[str]
-             ) -> tuple[CreatedChildren, ReplicasMissingError | None]:
+    def _add(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], distinct: frozenset[str],
+             uids: Sequence[int] | None) -> tuple[CreatedChildren, ReplicasMissingError | None]:
         """Creates them in the catalog. The error: they are there, but not on as many nodes as there should be.
 
         Who sends its rows again finds them then, and streams must have learned of them.
         """
         now_ms = self._clock.now_ms()
         try:
-            return self._catalog.schema.add_children(super_uid, names, tags, now_ms, distinct), None
+            return self._catalog.schema.add_children(super_uid, names, tags, now_ms, distinct, uids), None
         except ReplicasMissingError as error:
             parent = self._catalog.table_by_uid(super_uid)
             if parent is None:
@@ -262,7 +267,8 @@ class ChildCreator:
             if len(tables) < len(names):
                 raise
             vgroup_ids = [child.vgroup_id for child in tables]
-            return CreatedChildren(super_uid, tables[0].uid, names, vgroup_ids, tags, now_ms, tables), error
+            found = np.array([child.uid for child in tables], np.uint64)
+            return CreatedChildren(super_uid, found, names, vgroup_ids, tags, now_ms, tables), error
 
     def _announce(self, created: CreatedChildren) -> list[BegunWrite]:
         """Begins to tell the logs of child tables; if one takes no writes, they are gone again."""

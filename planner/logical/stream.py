@@ -45,6 +45,8 @@ class Target:
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
     names the tag whose value doesn't fit. `key_places`: it is a table with a KEY, which has a row for each group,
     and no child tables: which column each key of groups is. `single`: such a table has no row but that of all rows.
+    `home`: the database by whose name child tables are called, None: `database`. `uid_shift`: groups that are tables
+    have child tables that are called by uids so much lower.
     `exact_child`: child tables are called as `child` says, also where several groups have the same one then.
     """
 
@@ -62,6 +64,8 @@ class Target:
     key_places: tuple[int, ...] = ()
     single: bool = False
     exact_child: bool = False
+    home: str | None = None
+    uid_shift: int = 0
 
     @property
     def result_columns(self) -> tuple[Column, ...]:

@@ -150,7 +150,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     elif below.interval is not None and time.node == column(START):
         grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
         times = _times(below.input, time)
-    steps, body = results_sql(stream, below, ends, results)
+    steps, body = results_sql(stream, below, ends, results, group_is_table=rows.group_is_table)
     far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
     shape = below.input.shape if isinstance(below, Aggregate) and isinstance(below.input, Window) else None
     gap = shape.gap if fill is None and isinstance(shape, BySession) else None
@@ -160,7 +160,8 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
 
 
 def results_sql(
-    stream: LogicalStream, below: Operator, ends: Tree, results: Sequence[Tree], *, greatest: bool = False
+    stream: LogicalStream, below: Operator, ends: Tree, results: Sequence[Tree], *, greatest: bool = False,
+    group_is_table: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], str]:
     """Returns `steps` and `body` of the results, which are computed of what is below, where groups have GROUP_ID.
 
@@ -178,7 +179,8 @@ def results_sql(
     counts = [fragment(":time IS NOT NULL", time=column("r0"))]
     if len(results) > len(columns):
         counts.append(fragment(":problem IS NULL", problem=column(f"r{len(columns)}")))
-    sink = sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors)
+    sink = sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors,
+                     group_is_table=group_is_table)
     keys = ", ".join([GROUP_ID, *(field.name for field in key_fields(stream.keys))])
     named_steps = [(name, render(step)) for name, step in steps]
     named_steps += [

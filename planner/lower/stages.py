@@ -123,7 +123,8 @@ def assembled(
     """Returns the plan of a stream whose tasks compute this."""
     return StreamPlan(
         replace(source, history=stream.history), grouping, computation, stream.trigger, stream.policies,
-        sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors), stream.time_zone,
+        sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors,
+                  group_is_table=source.group_is_table), stream.time_zone,
         explained_stream(stream, times), tuple(dict.fromkeys(functions)), stream.dlq, stream.notify)
 
 

@@ -33,7 +33,8 @@ from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 
 _SUBTABLE = """
 coalesce(CASE
-    WHEN _gid = 0 OR ends_with(:given, _gid::VARCHAR) OR (length(:given) = 34 AND starts_with(:given, 't_')) THEN :given
+    WHEN :number = 0 OR ends_with(:given, :number::VARCHAR) THEN :given
+    WHEN length(:given) = 34 AND starts_with(:given, 't_') THEN :given
     WHEN strlen(:given || :suffix) <= 192 THEN :given || :suffix
     WHEN strlen(:given) <= 159 THEN :given || '_' || md5(:suffix)
     ELSE md5(:given) || '_' || md5(:suffix) END, :hashed)"""
@@ -156,11 +157,15 @@ def tolerant(value: SqlExpr) -> SqlExpr:
     return value if value.constant is not None else SqlExpr(or_null(value.node), value.type)
 
 
-def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: bool = False) -> SinkPlan:
-    """Returns what sink tasks need to know. `leaves_out_errors`: no value may stop the stream."""
+def sink_plan(
+    target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: bool = False, group_is_table: bool = False
+) -> SinkPlan:
+    """Returns what sink tasks need to know. `leaves_out_errors`: no value may stop the stream. `group_is_table`: groups
+    have the uids of tables."""
     if leaves_out_errors and target.child is not None:
         target = replace(target, child=tolerant(target.child))
-    return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
+    children = _children(target, keys, target.uid_shift if group_is_table else 0)
+    return SinkPlan(target.database, target.table, target.columns, target.tags, render(children),
                     target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None,
                     target.key_places, single=target.single)
 
@@ -170,20 +175,22 @@ def group_text(values: Sequence[str]) -> str:
     return f"[{', '.join(f'{value}::VARCHAR' for value in values)}]::VARCHAR[]::VARCHAR"
 
 
-def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
+def _children(target: Target, keys: Sequence[StreamKey], shift: int) -> Tree:
     """The SELECT from `groups` to names of child tables (tdengine.md 1.7) and values of tags."""
     of_blocks: dict[str, Tree] = {key.name: column(field.name)
                                   for key, field in zip(keys, key_fields(keys), strict=True)}
     if target.keyed:
         return select([column("_gid"), named(text(target.table), CHILD)], "groups")
-    place = f"{target.database}.{target.table if target.external is None else target.external.place}"
-    child = fragment("'t_' || md5(:target || ',' || _gid::VARCHAR)", target=place)
+    number = fragment(f"(_gid::BIGINT - ({shift}))::UBIGINT") if shift else column("_gid")
+    place = f"{target.home or target.database}.{target.table if target.external is None else target.external.place}"
+    child = fragment("'t_' || md5(:target || ',' || :number::VARCHAR)", target=place, number=number)
     if target.child is not None and target.exact_child:
         child = fragment(_EXACT, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child)
     elif target.child is not None:
         child = fragment(_SUBTABLE, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child,
-                         suffix=fragment(":name || _gid::VARCHAR", name=f"_{target.table}_"))
-    of_blocks[GROUP] = column("_gid")
+                         suffix=fragment(":name || :number::VARCHAR", name=f"_{target.table}_", number=number),
+                         number=number)
+    of_blocks[GROUP] = number
     tags = [named(replaced_columns(value.node, of_blocks), f"t{n}") for n, value in enumerate(target.tag_values)]
     if target.tag_problem is not None:
         tags.append(named(replaced_columns(target.tag_problem.node, of_blocks), PROBLEM))

@@ -70,7 +70,8 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     database = target.name.database or stream.session.database
     if database is None:
         raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
-    if catalog.database(database) is None:
+    known = catalog.database(database)
+    if known is None:
         raise database_missing(database, catalog)
     existing = catalog.table(database, target.name.name)
     values = [value for _, value in projections]
@@ -89,7 +90,8 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     fit = all(always_fits(value, column.type) for value, column in zip(values, columns, strict=True))
     return BoundTarget(
         Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None,
-               checks_results=not fit, tag_problem=tag_problem), tuple(values))
+               checks_results=not fit, tag_problem=tag_problem,
+               home=None if known.origin is None else known.origin.name, uid_shift=stream.uid_shift), tuple(values))
 
 
 def _new_columns(

@@ -395,10 +395,43 @@ def test_streams_with_triggers_come_back(tmp_path: Path) -> None:
         assert "CREATE STREAM e.p PERIOD(1h)" in streams["p"].asked.text
     with open_sandbox(tmp_path / "new") as sandbox:
         sandbox.execute(f"INSERT INTO e.c VALUES ({T0 + 120_000}, 3)")
-        found = table(sandbox, "SELECT DISTINCT _twstart, s FROM e.x ORDER BY s").to_pylist()
+        found = table(sandbox, "SELECT _twstart, s FROM e.x ORDER BY s").to_pylist()
         assert [row["s"] for row in found] == [*(row["s"] for row in computed), 2]
-        executions = table(sandbox, "SELECT DISTINCT ts, problem FROM e.w_executions").to_pylist()
+        executions = table(sandbox, "SELECT ts, problem FROM e.w_executions").to_pylist()
         assert [row["problem"] for row in executions] == [None] * (len(computed) + 1)
+
+
+def test_streams_write_into_the_child_tables_that_they_had(tmp_path: Path) -> None:
+    """However these are called, in databases that get another name, and again another one."""
+    streams = {
+        "by_table": "INTO o1 AS SELECT _wstart ts, count(*) n FROM m PARTITION BY tbname INTERVAL(1m)",
+        "by_tag": "INTO o2 TAGS (a INT) AS SELECT _wstart ts, count(*) n FROM m PARTITION BY a INTERVAL(1m)",
+        "named": "INTO o3 SUBTABLE(concat('x', tbname)) AS SELECT _wstart ts, count(*) n FROM m PARTITION BY tbname "
+                 "INTERVAL(1m)",
+    }
+    with open_sandbox(_made(tmp_path / "d")) as sandbox:
+        for statement in (
+            "CREATE DATABASE d VGROUPS 2 KEEP 36500d", "USE d", "CREATE STABLE m (ts TIMESTAMP, v INT) TAGS (a INT)",
+            *(f"CREATE STREAM {name} FILL_HISTORY 1 {text}" for name, text in streams.items()),
+            f"INSERT INTO b USING m TAGS (1) VALUES ({T0}, 1) ({T0 + 60_000}, 2) c USING m TAGS (2) VALUES ({T0}, 3) "
+            f"({T0 + 60_000}, 4)",
+        ):
+            sandbox.execute(statement)
+        before = _results(sandbox, "d")
+    assert [len(rows) for rows in before] == [2, 2, 2]
+    for rename in ({"d": "e"}, {"e": "f"}, {"f": "d"}):
+        ((old, new),) = rename.items()
+        dump(tmp_path / old, tmp_path / f"dump_{old}")
+        folder = _made(tmp_path / (new if new != "d" else "again"))
+        with open_sandbox(folder, disableStream=True) as sandbox:
+            assert restore(tmp_path / f"dump_{old}", sandbox, rename).streams == [*streams]
+        with open_sandbox(folder) as sandbox:
+            sandbox.run()
+            assert _results(sandbox, new) == before
+
+
+def _results(sandbox: Sandbox, database: str) -> list[list[dict[str, Any]]]:
+    return [table(sandbox, f"SELECT tbname, ts, n FROM {database}.o{n} ORDER BY 1, 2").to_pylist() for n in (1, 2, 3)]
 
 
 def test_rows_of_a_stream_that_was_created_long_ago_are_from_no_future(tmp_path: Path) -> None:
