@@ -6,28 +6,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError
+from penstock.common.arrow_data import one_array
+from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
 from penstock.mnode.ddl.tables_in_use import refuse_if_made_by_stream
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
+from penstock.mnode.write.keyed_results import deletes
 from penstock.planner.bind.time_range import time_bounds
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.rows.keyed_rows import keyed
-from penstock.sql.schema import KEY_TEXT, PLACE, Session, Table
+from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
 from penstock.sql.tree.walking import conjuncts, unwrapped
 from penstock.sql.types import Precision
-from penstock.vnode.write.vnode_writer import DeletedRows
 
 NO_TIME_RANGE = 0x2655
 _COMPARISONS = (exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)
@@ -93,9 +91,8 @@ class Deletes:
     def _delete_keys(self, table: Table, statement: Delete, session: Session) -> Result:
         """Deletes the rows of a table with a KEY for which the condition is true."""
         assert table.vgroup_id is not None
-        vnode = self._storage.vnode(table.vgroup_id)
         if statement.where is None:
-            vnode.delete(table.storage_uid, [table.uid], _FIRST, _LAST)
+            self._storage.vnode(table.vgroup_id).delete(table.uid, [table.uid], _FIRST, _LAST)
             return Result()
         items = tuple(SelectItem(exp.column(exp.to_identifier(key.name, quoted=True)), None, "")
                       for key in table.key_columns)
@@ -103,29 +100,12 @@ class Deletes:
         assert found is not None
         if not found.num_rows:
             return Result()
-        keys = found.rename_columns([key.physical for key in table.key_columns]).combine_chunks()
-        gone = pa.Table.from_batches([keyed(table, batch).select([0, 1]) for batch in keys.to_batches()])
-        places = pc.unique(gone.column(PLACE.physical).cast(pa.int64())).to_numpy()
-        self._refuse_neighbours(table, gone, places)
-        write = vnode.begin_together(
-            [DeletedRows(table.storage_uid, np.full(len(places), table.uid, np.uint64), places)])
+        gone = keyed(table, pa.RecordBatch.from_arrays(
+            [one_array(column) for column in found.columns], names=[key.physical for key in table.key_columns]))
+        write = self._storage.begin_changes(table.vgroup_id, deletes(self._storage, table, gone))
         if write is not None:
             write.wait()
         return Result(affected=gone.num_rows)
-
-    def _refuse_neighbours(self, table: Table, gone: pa.Table, places: npt.NDArray[np.int64]) -> None:
-        """Raises NotSupportedError where rows that stay lie at the place of one that goes, which a delete takes along.
-
-        Places are numbers of 61 bits at least: that is, where somebody has looked for such keys.
-        """
-        assert table.vgroup_id is not None
-        stored = self._storage.snapshot(table.vgroup_id, table.storage_uid).to_arrow(
-            [PLACE.physical, KEY_TEXT.physical], pa.array([table.uid], pa.uint64()), int(places.min()),
-            int(places.max()))
-        there = stored.filter(pc.is_in(stored.column(PLACE.physical).cast(pa.int64()), pa.array(places)))
-        if not pc.all(pc.is_in(there.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))).as_py():
-            raise NotSupportedError(f"{table.name} has other rows at the position of a row to delete",
-                                    hint="delete them as well, and insert them again")
 
     def _is_tag_condition(self, condition: exp.Expression, table: Table) -> bool:
         names = {column.name for column in condition.find_all(exp.Column)}

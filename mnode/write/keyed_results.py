@@ -13,6 +13,7 @@ from penstock.common.arrow_data import one_array
 from penstock.mnode.dnode.value_lookup import rows_having
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
+from penstock.sql.rows.keyed_rows import may_have_neighbours
 from penstock.sql.schema import KEY_TEXT, PLACE, Table
 from penstock.vnode.read.row_places import RowPlaces, Values
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
@@ -29,25 +30,32 @@ def keyed_changes(
     `wanted`: rows as they are stored. `gone`: what keys, or times, are stored as; of a table with a KEY no row of
     `wanted` has one of these.
     """
-    changes: list[Change] = []
-    if gone.num_rows:
-        times = np.unique(times_of(target, gone))
-        if target.keyed:
-            # A delete takes along what else lies at its place: there is something if somebody has looked for such keys.
-            there = stored_rows(target, times, storage, (PLACE.physical, KEY_TEXT.physical))
-            leaves, written = (pc.is_in(there.column(1), value_set=batch.column(KEY_TEXT.physical))
-                               for batch in (gone, wanted))
-            times = np.unique(times_of(target, there.filter(leaves)))
-            stays = there.filter(pc.invert(pc.or_(leaves, written)))
-            stays = stays.filter(pa.array(np.isin(times_of(target, stays), times)))
-            if stays.num_rows:
-                whole = stored_rows(target, np.unique(times_of(target, stays)), storage)
-                others = pc.is_in(whole.column(KEY_TEXT.physical), value_set=stays.column(1))
-                wanted = pa.concat_batches([wanted, whole.filter(others).select(wanted.schema.names)])
-        changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
-    if wanted.num_rows:
-        changes += [WrittenRows(target.uid, part) for part in record_batches(of_table(target, wanted))]
+    return [*deletes(storage, target, gone, numbered=True), *_written(target, wanted)]
+
+
+def deletes(storage: Storage, target: Table, gone: pa.RecordBatch, *, numbered: bool = False) -> list[Change]:
+    """Returns how rows go, whose keys, or times, are stored so. `numbered`: there may be several of one key.
+
+    A delete takes along what else lies at its place, which is written again: rows of the same key, and others if
+    somebody has looked for such keys.
+    """
+    if not gone.num_rows:
+        return []
+    times = np.unique(times_of(target, gone))
+    changes: list[Change] = [DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times)]
+    shared = times if numbered else times[may_have_neighbours(times)]
+    if target.keyed and len(shared):
+        there = stored_rows(target, shared, storage, (PLACE.physical, KEY_TEXT.physical))
+        stays = there.filter(pc.invert(pc.is_in(there.column(1), value_set=gone.column(KEY_TEXT.physical))))
+        if stays.num_rows:
+            whole = stored_rows(target, np.unique(times_of(target, stays)), storage)
+            changes += _written(target, whole.filter(
+                pc.is_in(whole.column(KEY_TEXT.physical), value_set=stays.column(1))))
     return changes
+
+
+def _written(target: Table, rows: pa.RecordBatch) -> list[Change]:
+    return [WrittenRows(target.uid, part) for part in record_batches(of_table(target, rows))]
 
 
 def stored_rows(

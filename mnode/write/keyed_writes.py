@@ -10,19 +10,15 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.write.keyed_results import of_table
+from penstock.mnode.write.keyed_results import deletes, of_table
 from penstock.planner.task_plans.column_names import KEPT, OFFSET, OPERATION
-from penstock.sql.rows.keyed_rows import keyed, may_have_neighbours
-from penstock.sql.schema import KEY_TEXT, PLACE, Table
+from penstock.sql.rows.keyed_rows import keyed
+from penstock.sql.schema import KEY_TEXT, Table
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.vnode.store.delivery import IngestDelivery
-from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
-
-_LOOKED_AT_MAX = 64
-"""At so many places it is looked one by one who else lies there; for more, all that lies between them is read."""
+from penstock.vnode.write.vnode_writer import Change, WrittenRows
 
 _Index = npt.NDArray[np.int64]
 
@@ -76,47 +72,13 @@ class KeyedResults:
         gone = np.asarray(rows.column(OPERATION).to_numpy(), np.int64)[last] != 0
         changes: list[Change] = []
         if gone.any():
-            changes += self._deletes(target, batch.take(pa.array(last[gone])))
+            changes += deletes(self._storage, target, batch.take(pa.array(last[gone])))
         there = last[~gone]
         if len(there):
             changes.append(WrittenRows(
                 target.uid, of_table(target, batch.take(pa.array(there))),
                 None if delivery is None else replace(delivery, offsets=delivery.offsets[there])))
         return changes
-
-    def _deletes(self, target: Table, gone: pa.RecordBatch) -> list[Change]:
-        """Returns how rows go; what else lies at their places is written again, since a delete takes it along."""
-        places = pc.unique(gone.column(PLACE.physical).cast(pa.int64())).to_numpy()
-        neighbours = self._neighbours(target, gone, places[may_have_neighbours(places)])
-        changes: list[Change] = [DeletedRows(target.uid, np.full(len(places), target.uid, np.uint64), places)]
-        if neighbours is not None:
-            changes.append(WrittenRows(target.uid, of_table(target, neighbours)))
-        return changes
-
-    def _neighbours(self, target: Table, gone: pa.RecordBatch, places: _Index) -> pa.RecordBatch | None:
-        """Returns the rows that lie at these places and are to stay, None where there are none."""
-        if not len(places):
-            return None
-        assert target.vgroup_id is not None
-        snapshot = self._storage.snapshot(target.vgroup_id, target.uid)
-        spans = [(place, place) for place in places.tolist()]
-        if len(spans) > _LOOKED_AT_MAX:
-            spans = [(int(places.min()), int(places.max()))]
-        for first, last in spans:
-            found = snapshot.to_arrow([PLACE.physical, KEY_TEXT.physical], None, first, last)
-            if pc.any(_staying(found, gone, places)).as_py():
-                break
-        else:
-            return None
-        columns = [column.physical for column in target.stored_columns]
-        all_rows = snapshot.to_arrow(columns, None, int(places.min()), int(places.max())).select(columns)
-        return all_rows.filter(_staying(all_rows, gone, places)).combine_chunks().to_batches()[0]
-
-
-def _staying(rows: pa.Table, gone: pa.RecordBatch, places: _Index) -> pa.ChunkedArray:
-    """Returns which rows lie at some places without being among those that go."""
-    return pc.and_(pc.is_in(rows.column(PLACE.physical).cast(pa.int64()), pa.array(places)),
-                   pc.invert(pc.is_in(rows.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))))
 
 
 def _last_of_each(keys: pa.StringArray) -> _Index:
