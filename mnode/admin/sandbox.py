@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.common.clock import ManualClock
+from penstock.common.closing import Closing
 from penstock.common.config import load_config
 from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
@@ -34,7 +35,7 @@ class VirtualClock(ManualClock):
         return event.wait()
 
 
-class Sandbox:
+class Sandbox(Closing):
     """Construct, `execute`, `close`; also a context manager. Not thread-safe."""
 
     def __init__(
@@ -104,12 +105,6 @@ class Sandbox:
         self.engine.close()
         if self._temporary is not None:
             self._temporary.cleanup()
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _make_controller(self, engine: Engine, hooks: EngineHooks) -> StreamController:
         self._runtime = LocalRuntime(LocalEnvironment(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import duckdb
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from penstock.common.clock import SystemClock
 from penstock.common.closed_duckdb import RenewableDuckdb
+from penstock.common.closing import Closing
 from penstock.common.errors import LimitExceededError, PenstockError
 from penstock.common.quantities import size_text
 from penstock.mnode.query.activity import Running
@@ -89,7 +89,7 @@ class EngineBackend:
         return LocalRun(cursor, query, lambda: code.failure)
 
 
-class OpenQuery:
+class OpenQuery(Closing):
     """A query that is about to run, with the rows that it reads; columns are named and typed as `plan.columns` says.
 
     Raises PenstockErrors only.
@@ -164,14 +164,6 @@ class OpenQuery:
         if self._run is not None:
             self._run.close()
         self._scanned = []
-
-    def __enter__(self) -> OpenQuery:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _opened(self) -> QueryRun:
         assert self._run is not None

@@ -11,12 +11,12 @@ import threading
 import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
 from penstock.common import errors
+from penstock.common.closing import Closing
 from penstock.common.config import Config, load_config
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import Result, SessionState
@@ -67,15 +67,14 @@ if TYPE_CHECKING:
     import polars as pl
 
     from penstock.mnode.engine import Engine
-    from penstock.shell.flight_sql.client import RemoteLease, ServerEngine
+    from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
+    from penstock.shell.flight_sql.several_hosts import SeveralHosts
 
 apilevel = "2.0"
 threadsafety = 2
 paramstyle = "qmark"
 
 IngestMode = Literal["create", "append", "replace", "create_append"]
-
-C = TypeVar("C", bound="Connection")
 
 _NO_ROWS: Iterator[tuple[Any, ...]] = iter(())
 
@@ -133,7 +132,7 @@ def connect(
         raise translated(error) from shown_cause(error)
 
 
-class Connection:
+class Connection(Closing):
     """A session with an engine. It has a current database, and several threads may use it.
 
     Transactions aren't supported: every statement is durable when it returns. `commit` does nothing, and `rollback`
@@ -177,7 +176,7 @@ class Connection:
         return lease
 
     @property
-    def executor(self) -> Engine | ServerEngine:
+    def executor(self) -> Engine | RemoteEngine | SeveralHosts:
         """Executes the connection's statements. Raises `InterfaceError` if the connection is closed."""
         return self._open_lease().engine
 
@@ -265,16 +264,8 @@ class Connection:
             except errors.PenstockError as error:
                 raise translated(error) from shown_cause(error)
 
-    def __enter__(self: C) -> C:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Cursor:
+class Cursor(Closing):
     """Executes statements and returns their rows. Only one thread may use a cursor at a time."""
 
     def __init__(self, connection: Connection) -> None:
@@ -465,14 +456,6 @@ class Cursor:
         if row is None:
             raise StopIteration
         return row
-
-    def __enter__(self) -> Cursor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, statement: str) -> None:
         self._check_open()

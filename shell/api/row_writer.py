@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import Clock, SystemClock
+from penstock.common.closing import Closing
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import converted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Notes = Literal["asked", "commit", "clock"]
 
 
-class Writer:
+class Writer(Closing):
     """Inserts Arrow data under a name, and notes in the database's logs up to which time it is complete.
 
     `notes` is when it notes time: "asked": only with `note_time`; "commit": with each `commit`, the newest inserted
@@ -60,13 +60,6 @@ class Writer:
             self._thread = threading.Thread(target=self._note_regularly, args=(note_time_every,), daemon=True,
                                             name=f"writer {name}")
             self._thread.start()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-                 ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stops noting time. Raises the error of noting time in the background, if there was one."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
+
+from penstock.common.closing import Closing
 
 
-class TimeWindow:
+class TimeWindow(Closing):
     """The rows written to a database after the cut `first` and up to the cut `last`. `str()` returns a clause for FROM:
 
     `connection.execute(f"SELECT * FROM meters {window}")`. Close it after use, or use it in a `with` block. Until then,
@@ -37,11 +38,3 @@ class TimeWindow:
             release, self._release = self._release, None
         if release is not None:
             release()
-
-    def __enter__(self) -> TimeWindow:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

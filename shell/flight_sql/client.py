@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -25,6 +25,9 @@ from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.protobuf_messages import make, pack, read
 from penstock.shell.flight_sql.result_fields import result_columns
 from penstock.sql.dialect.parser import parse_table_name
+
+if TYPE_CHECKING:
+    from penstock.shell.flight_sql.several_hosts import SeveralHosts
 
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
@@ -241,26 +244,10 @@ class RemoteEngine:
         return [] if self._token is None else [("authorization", self._token)]
 
 
-class ServerEngine(Protocol):
-    """What executes statements at a server, or at one of several; see `RemoteEngine`."""
-
-    def execute(self, text: str, state: SessionState) -> Result: ...
-
-    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result: ...
-
-    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState) -> int: ...
-
-    def cancel(self) -> None: ...
-
-    def set_time_zone(self, name: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class RemoteLease:
     """A connection's hold on an engine at a server: what `EngineLease` is for one in this process."""
 
-    def __init__(self, engine: ServerEngine) -> None:
+    def __init__(self, engine: RemoteEngine | SeveralHosts) -> None:
         self.engine = engine
 
     def login(self, user: str) -> int:
