@@ -52,6 +52,11 @@ class Keeper:
         if self._thread.is_alive():
             self._thread.join()
 
+    def close(self) -> None:
+        """Ends the thread, and does what is still to be done. Raises what `refresh` does."""
+        self.stop()
+        self._refresh()
+
     def _run(self) -> None:
         while not self._stop.is_set():
             self._clock.wait(self._wake, self._patience_s())

@@ -63,7 +63,7 @@ def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[CatalogEntry]:
     return [CatalogEntry(**row) for row in columns.to_pylist()]
 
 
-class CopyKeeper:
+class CopyKeeper(Keeper):
     """Writes copies and descriptions after changes, in the background; `refresh` does it at once. Thread-safe."""
 
     def __init__(
@@ -71,35 +71,25 @@ class CopyKeeper:
         folders_lock: AbstractContextManager[object],
     ) -> None:
         """`folders_lock`: while it is held, no vnode's folder is removed."""
+        super().__init__("copies of the catalog", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR)
         self._catalog = catalog
         self._paths = paths
         self._fs = fs
-        self._clock = clock
         self._folders_lock = folders_lock
         self._written: dict[int, Description] = {}
         self._copied: int | None = None
         self._lock = threading.Lock()
-        self._keeper = Keeper("copies of the catalog", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR)
 
     def start(self) -> None:
         """Follows the catalog from now on."""
-        self._catalog.on_change(self._keeper.wake)
-        self._keeper.start()
+        self._catalog.on_change(self.wake)
+        super().start()
 
     def refresh(self) -> None:
         """Writes what changed. Raises StorageError."""
         with self._lock:
             self._describe()
             self._copy()
-
-    def close(self) -> None:
-        """Stops, and writes what changed for the last time."""
-        self.stop()
-        self.refresh()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._keeper.stop()
 
     def _describe(self) -> None:
         for database in self._catalog.databases():

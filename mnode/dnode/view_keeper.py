@@ -20,7 +20,7 @@ from penstock.vnode.read.views import ViewTable, write_children, write_views
 _IDLE_FACTOR = 10.0
 
 
-class ViewKeeper:
+class ViewKeeper(Keeper):
     """Writes views and lists of child tables at most once per interval. Thread-safe."""
 
     def __init__(
@@ -32,11 +32,12 @@ class ViewKeeper:
         the list of a table that is gone. `defining` is held while tables change: then the catalog has what vnodes, or
         the lists, don't have yet.
         """
+        super().__init__("the views for DuckDB", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR,
+                         patience_s=lambda: grace_s if self._gone_since else PATIENCE_S)
         self._catalog = catalog
         self._defining = defining
         self._paths = paths
         self._fs = fs
-        self._clock = clock
         self._grace_s = grace_s
         self._gone_since: dict[int, float] = {}
         self._lock = threading.Lock()
@@ -44,8 +45,6 @@ class ViewKeeper:
         self._schema_dirty = False
         self._dirty_children: set[int] = set()
         self._written_children: set[int] = set()
-        self._keeper = Keeper("the views for DuckDB", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR,
-                              patience_s=self._patience_s)
 
     def start(self) -> None:
         """Starts the thread that writes; everything counts as changed, since a crash may have kept it from a write."""
@@ -53,19 +52,19 @@ class ViewKeeper:
             self._schema_dirty = True
             for database in self._catalog.databases():
                 self._dirty_children |= {table.uid for table in self._catalog.tables(database.name, "super")}
-        self._keeper.start()
+        super().start()
 
     def schema_changed(self) -> None:
         """Tables were created, altered or dropped."""
         with self._lock:
             self._schema_dirty = True
-        self._keeper.wake()
+        self.wake()
 
     def children_changed(self, table_uid: int) -> None:
         """Child tables of a super table were created, altered or dropped."""
         with self._lock:
             self._dirty_children.add(table_uid)
-        self._keeper.wake()
+        self.wake()
 
     def refresh(self) -> None:
         """Writes what changed, now. Raises `StorageError`; then it stays marked."""
@@ -81,18 +80,6 @@ class ViewKeeper:
                     self._schema_dirty |= schema_dirty
                     self._dirty_children |= children
                 raise
-
-    def close(self) -> None:
-        """Stops, and writes what changed for the last time."""
-        self.stop()
-        self.refresh()
-
-    def stop(self) -> None:
-        """Ends the thread; what changed stays marked."""
-        self._keeper.stop()
-
-    def _patience_s(self) -> float:
-        return self._grace_s if self._gone_since else PATIENCE_S
 
     def _tables(self) -> list[Table]:
         return [table for database in self._catalog.databases() for kind in ("super", "normal")
