@@ -176,8 +176,18 @@ class SparkRuntime:
         finally:
             self._ready.set()
         if self._context is not None:
-            _warm_up(self._context)
+            self._warm_up(self._context)
             java_classes.have_made(self._properties.get(DRIVERS_JAVA, ""))
+
+    def _warm_up(self, context: SparkContext) -> None:
+        """Runs an empty job, so that the daemon has forked and Java is warm when the first group comes."""
+        try:
+            context.setJobDescription("penstock: warm-up")
+            context.parallelize(range(1), 1).barrier().mapPartitions(lambda places: places).count()
+        except Exception:  # noqa: BLE001
+            # Whatever is wrong will fail the first group too, where somebody is told; one that is stopped has none.
+            if self._context is context:
+                _log.exception("the warm-up job failed")
 
 
 class GroupHandle:
@@ -365,16 +375,6 @@ def _sockets_directory() -> Path:
 def _scratch_directory() -> Path:
     """Returns where a worker may keep files while it runs: where its executor does."""
     return Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
-
-
-def _warm_up(context: SparkContext) -> None:
-    """Runs an empty job, so that the daemon has forked and Java is warm when the first group comes."""
-    try:
-        context.setJobDescription("penstock: warm-up")
-        context.parallelize(range(1), 1).barrier().mapPartitions(lambda places: places).count()
-    except Exception:  # noqa: BLE001
-        # Whatever is wrong will fail the first group too, where somebody is told.
-        _log.exception("the warm-up job failed")
 
 
 def _output(log_file: Path | None) -> IO[bytes]:
