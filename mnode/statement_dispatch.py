@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.query.activity import Activity
@@ -19,6 +20,7 @@ from penstock.sql.schema import Session
 from penstock.sql.tree import statements as sql
 from penstock.sql.tree.statements import Statement
 
+R = TypeVar("R")
 S = TypeVar("S")
 
 DryRun = Callable[[sql.DryRunStream, Session], Result]
@@ -106,9 +108,9 @@ def _writers(parts: EngineParts, dry_run: DryRun | None) -> dict[type[Statement]
             statement, call.text, call.session, run_query(call)),
         sql.CreateTableAs: lambda statement, call: parts.tables_from_queries.create(
             statement, call.session, run_query(call)),
-        sql.CheckpointStream: _alone(parts.lifecycle.checkpoint),
-        sql.StopStream: _alone(parts.lifecycle.stop),
-        sql.AlterStream: _alone(parts.lifecycle.alter),
+        sql.CheckpointStream: _of(parts.streams.known.find, parts.lifecycle.checkpoint),
+        sql.StopStream: _of(parts.streams.known.find, parts.lifecycle.stop),
+        sql.AlterStream: _of(parts.streams.known.find, parts.lifecycle.alter),
         sql.DryRunStream: _refused("this engine makes no dry runs") if dry_run is None else _in_session(dry_run),
     }
 
@@ -144,13 +146,13 @@ def _definitions(parts: EngineParts) -> dict[type[Statement], Handler]:
 
 def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement], Handler]:
     """What changes streams and ingests. `watches`: whether what waits for new versions of streams is started."""
-    streams, ingests = parts.streams, parts.ingests
+    streams, ingests, find_stream = parts.streams, parts.ingests, parts.streams.known.find
 
     def create_stream(statement: sql.CreateStream, session: Session) -> Result:
         return streams.creation.create(statement, session, parts.tables)
 
-    def drop_stream(statement: sql.DropStream) -> Result:
-        result = streams.removal.drop(statement)
+    def drop_stream(stream: StreamRecord, statement: sql.DropStream) -> Result:
+        result = streams.removal.drop(stream, statement)
         if statement.with_table:
             parts.views.schema_changed()
         return result
@@ -158,23 +160,22 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
     def create_ingest(statement: sql.CreateIngest, session: Session) -> Result:
         return ingests.create(statement, session, parts.tables)
 
-    def alter_ingest(statement: sql.AlterIngest, session: Session) -> Result:
-        return ingests.alter(statement, session, parts.tables)
-
     return {
         sql.CreateStream: _in_session(create_stream, parts.replacements.watch if watches else None),
-        sql.DropStream: _alone(drop_stream),
-        sql.PauseStream: _alone(streams.control.pause),
-        sql.ResumeStream: _alone(streams.control.resume),
-        sql.RecalculateStream: _in_session(streams.control.recalculate),
-        sql.StartStream: _alone(parts.lifecycle.start),
+        sql.DropStream: _of(find_stream, drop_stream),
+        sql.PauseStream: _of(find_stream, streams.control.pause),
+        sql.ResumeStream: _of(find_stream, streams.control.resume),
+        sql.RecalculateStream: lambda statement, call: _of(find_stream, partial(
+            streams.control.recalculate, session=call.session))(statement, call),
+        sql.StartStream: _of(find_stream, parts.lifecycle.start),
         sql.DropSavepoint: _alone(parts.lifecycle.drop_savepoint),
         sql.ReplayDlq: _in_session(parts.replays.replay),
         sql.CreateIngest: _in_session(create_ingest),
-        sql.AlterIngest: _in_session(alter_ingest),
-        sql.DropIngest: _alone(ingests.drop),
-        sql.PauseIngest: _alone(ingests.pause),
-        sql.ResumeIngest: _alone(ingests.resume),
+        sql.AlterIngest: lambda statement, call: _of(ingests.find, partial(
+            ingests.alter, session=call.session, tables=parts.tables))(statement, call),
+        sql.DropIngest: _of(ingests.find, ingests.drop),
+        sql.PauseIngest: _of(ingests.find, ingests.pause),
+        sql.ResumeIngest: _of(ingests.find, ingests.resume),
     }
 
 
@@ -237,6 +238,16 @@ def _in_session(execute: Callable[[S, Session], Result], afterwards: Callable[[]
 def _of_session(execute: Callable[[S, SessionState], Result]) -> Handler:
     """For statements that change the session."""
     return lambda statement, call: execute(statement, call.state)
+
+
+def _of(find: Callable[..., R | None], execute: Callable[[R, Any], Result]) -> Handler:
+    """For statements on what has a name; IF EXISTS lets it be missing."""
+
+    def handle(statement: Any, _: StatementCall) -> Result:
+        found = find(statement.name, if_exists=statement.if_exists)
+        return Result() if found is None else execute(found, statement)
+
+    return handle
 
 
 def _refused(why: str) -> Handler:

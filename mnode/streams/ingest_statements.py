@@ -99,6 +99,14 @@ class Ingests:
 
     # --- statements --------------------------------------------------------------------------------------------
 
+    def find(self, name: str, *, if_exists: bool) -> IngestRecord | None:
+        """Returns the ingest of this name; raises NotFoundError unless `if_exists`."""
+        ingest = self._services.catalog.ingests.named(name)
+        if ingest is None and not if_exists:
+            raise NotFoundError(f"ingest {name} does not exist",
+                                hint=did_you_mean(name, (other.name for other in self._services.catalog.ingests.all())))
+        return ingest
+
     def plan(self, statement: CreateIngest, session: Session, tasks: int | None = None) -> IngestPlan:
         """Returns what CREATE INGEST would run, having checked everything; changes nothing."""
         check_name(statement.name, "ingest")
@@ -123,14 +131,13 @@ class Ingests:
         self.begin(record)
         return Result()
 
-    def alter(self, statement: AlterIngest, session: Session, tables: TableStatements) -> Result:
+    def alter(
+        self, ingest: IngestRecord, statement: AlterIngest, session: Session, tables: TableStatements
+    ) -> Result:
         """Has an ingest treat messages that can't be used otherwise: it goes on from its last checkpoint.
 
         Nothing is read twice that is told apart, as after a crash. A message that it stands at is treated so, too.
         """
-        ingest = self._find(statement.name, if_exists=statement.if_exists)
-        if ingest is None:
-            return Result()
         dlq = statement.dlq
         if dlq is not None and dlq.database is None:
             dlq = dlq.with_changes(database=session.database)
@@ -142,14 +149,12 @@ class Ingests:
         end_tasks(self._services, altered, lambda: self._begin_altered(altered.id))
         return Result()
 
-    def drop(self, statement: DropIngest) -> Result:
-        """Ends an ingest and forgets it; what it has written stays."""
-        ingest = self._find(statement.name, if_exists=statement.if_exists)
-        if ingest is not None:
-            self.drop_record(ingest)
+    def drop(self, ingest: IngestRecord, _: DropIngest) -> Result:
+        self.drop_record(ingest)
         return Result()
 
     def drop_record(self, ingest: IngestRecord) -> None:
+        """Ends an ingest and forgets it; what it has written stays."""
         stores = self._services.stores
         stores.results.forget(ingest.id)
         self._services.catalog.ingests.drop(ingest.id)
@@ -159,25 +164,21 @@ class Ingests:
         stores.states.forget(ingest.id)
         end_tasks(self._services, ingest, lambda: self._remove_state(ingest))
 
-    def pause(self, statement: PauseIngest) -> Result:
-        ingest = self._find(statement.name, if_exists=statement.if_exists)
-        if ingest is not None:
-            self._services.catalog.ingests.set_wanted(ingest.id, "paused", ingest.wanted_reason)
-            controller = self._services.controller.of(ingest)
-            if controller is not None:
-                controller.pause(ingest.id)
+    def pause(self, ingest: IngestRecord, _: PauseIngest) -> Result:
+        self._services.catalog.ingests.set_wanted(ingest.id, "paused", ingest.wanted_reason)
+        controller = self._services.controller.of(ingest)
+        if controller is not None:
+            controller.pause(ingest.id)
         return Result()
 
-    def resume(self, statement: ResumeIngest) -> Result:
+    def resume(self, ingest: IngestRecord, _: ResumeIngest) -> Result:
         """Lets an ingest go on; one that a message was in the way of tries this message again."""
-        ingest = self._find(statement.name, if_exists=statement.if_exists)
-        if ingest is not None:
-            ingest = self._services.catalog.ingests.set_wanted(ingest.id, "running")
-            controller = self._services.controller.of(ingest)
-            if controller is not None:
-                controller.resume(ingest.id)
-            else:
-                self.begin(ingest)
+        ingest = self._services.catalog.ingests.set_wanted(ingest.id, "running")
+        controller = self._services.controller.of(ingest)
+        if controller is not None:
+            controller.resume(ingest.id)
+        else:
+            self.begin(ingest)
         return Result()
 
     # --- the engine's start, and others' orders ------------------------------------------------------------------
@@ -264,13 +265,6 @@ class Ingests:
         return found
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _find(self, name: str, *, if_exists: bool) -> IngestRecord | None:
-        ingest = self._services.catalog.ingests.named(name)
-        if ingest is None and not if_exists:
-            raise NotFoundError(f"ingest {name} does not exist",
-                                hint=did_you_mean(name, (other.name for other in self._services.catalog.ingests.all())))
-        return ingest
 
     def _begin_altered(self, ingest_id: int) -> None:
         """Starts an ingest as it is now: while its tasks ended, it may have been altered again, or dropped."""

@@ -41,15 +41,13 @@ class StreamControl:
         self.delete_extra: Callable[[StreamRecord], None]
         services.connections.watch(self._use_connection)
 
-    def pause(self, statement: PauseStream) -> Result:
+    def pause(self, stream: StreamRecord, _: PauseStream) -> Result:
         """Executes PAUSE STREAM; returns when its sources rest, or after a moment."""
-        stream = self._known.find(statement.name, if_exists=statement.if_exists)
-        if stream is not None:
-            refuse_stopped(stream, "paused")
-            self._services.catalog.streams.set_wanted(stream.id, "paused", stream.pause)
-            if self._running is not None and stream.id not in self._known.failures:
-                self._running.pause(stream.id)
-                self.await_sources(self._running, stream.id, paused=True)
+        refuse_stopped(stream, "paused")
+        self._services.catalog.streams.set_wanted(stream.id, "paused", stream.pause)
+        if self._running is not None and stream.id not in self._known.failures:
+            self._running.pause(stream.id)
+            self.await_sources(self._running, stream.id, paused=True)
         return Result()
 
     def note_paused(self, stream_id: int, cause: PauseCause) -> None:
@@ -75,31 +73,26 @@ class StreamControl:
                 return
             self._services.clock.wait(self._closing, _PAUSE_POLL_S)
 
-    def resume(self, statement: ResumeStream) -> Result:
+    def resume(self, stream: StreamRecord, statement: ResumeStream) -> Result:
         """Executes RESUME STREAM; a stream that failed to start is started again."""
-        stream = self._known.find(statement.name, if_exists=statement.if_exists)
-        if stream is not None:
-            refuse_stopped(stream, "resumed")
-            stream = self._services.catalog.streams.set_wanted(stream.id, "running")
-            if stream.id in self._known.failures:
-                self._starts.begin(stream)
-            elif self._running is not None:
-                if statement.ignore_untreated and not self._is_of_any_query(stream):
-                    self._services.catalog.streams.add_unlike(stream.id, Unlike(_PASSED_OVER, TS_MIN, TS_MAX))
-                self._running.resume(stream.id, statement.ignore_untreated)
-                if statement.ignore_untreated:
-                    self.await_sources(self._running, stream.id, paused=False)
+        refuse_stopped(stream, "resumed")
+        stream = self._services.catalog.streams.set_wanted(stream.id, "running")
+        if stream.id in self._known.failures:
+            self._starts.begin(stream)
+        elif self._running is not None:
+            if statement.ignore_untreated and not self._is_of_any_query(stream):
+                self._services.catalog.streams.add_unlike(stream.id, Unlike(_PASSED_OVER, TS_MIN, TS_MAX))
+            self._running.resume(stream.id, statement.ignore_untreated)
+            if statement.ignore_untreated:
+                self.await_sources(self._running, stream.id, paused=False)
         return Result()
 
-    def recalculate(self, statement: RecalculateStream, session: Session) -> Result:
+    def recalculate(self, stream: StreamRecord, statement: RecalculateStream, session: Session) -> Result:
         """Orders a stream to compute a range of time again, beside its live flow; returns once that is sure to happen.
 
         The range is part of the stream's next checkpoint, which is awaited for a moment: from then on no crash can
         make it forgotten.
         """
-        stream = self._known.find(statement.name, if_exists=statement.if_exists)
-        if stream is None:
-            return Result()
         plan = self._check_recalculates(stream, "RECALCULATE STREAM")
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)

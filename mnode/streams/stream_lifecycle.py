@@ -61,23 +61,17 @@ class Lifecycle:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def checkpoint(self, statement: CheckpointStream) -> Result:
+    def checkpoint(self, stream: StreamRecord, _: CheckpointStream) -> Result:
         """Takes a checkpoint of a running stream; returns its id when it is valid, or soon: it goes on then."""
-        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
-        if stream is None:
-            return Result()
         checkpoint_id, valid = self._streams.checkpoints.begin_checkpoint(stream, _ANSWER_TIMEOUT_S)
         return rows_result(_CHECKPOINT_COLUMNS, [(checkpoint_id, "COMMITTED" if valid else "RUNNING")])
 
-    def stop(self, statement: StopStream) -> Result:
+    def stop(self, stream: StreamRecord, statement: StopStream) -> Result:
         """Ends a stream's tasks at a checkpoint and keeps its state; START STREAM goes on from there.
 
         Without a savepoint a stream that cannot be checkpointed is stopped all the same: it goes on from its last
         checkpoint. With one, it runs on, and the error says why.
         """
-        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
-        if stream is None:
-            return Result()
         if stream.wanted == "stopped":
             raise InvalidStatementError(f"stream {stream.name} is stopped already")
         savepoint = statement.savepoint
@@ -91,30 +85,25 @@ class Lifecycle:
             self._services.catalog.streams.set_wanted(stream.id, "stopped")
         return Result()
 
-    def start(self, statement: StartStream) -> Result:
+    def start(self, stream: StreamRecord, statement: StartStream) -> Result:
         """Starts a stopped stream again, from its last checkpoint or from a savepoint."""
         with self._lock:
-            stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
-            if stream is None:
-                return Result()
             if stream.wanted != "stopped":
                 hint = "RESUME it" if stream.wanted == "paused" else "STOP STREAM ends it first"
                 raise InvalidStatementError(f"stream {stream.name} isn't stopped", hint=hint)
             if statement.savepoint is not None:
                 self._go_back(stream, statement.savepoint)
-            self._streams.starts.begin(self._services.catalog.streams.set_wanted(stream.id, "running"))
+            stream = self._services.catalog.streams.set_wanted(stream.id, "running")
+            self._streams.starts.begin(stream)
         if statement.ignore_untreated:
-            self._streams.control.resume(ResumeStream(statement.name, ignore_untreated=True))
+            self._streams.control.resume(stream, ResumeStream(stream.name, ignore_untreated=True))
         return Result()
 
-    def alter(self, statement: AlterStream) -> Result:
+    def alter(self, stream: StreamRecord, statement: AlterStream) -> Result:
         """Changes options of a stream: it is ended at a checkpoint, and goes on from there with the new ones.
 
         If there can be no checkpoint, it goes on from its last one. New rates and limits it takes over as it runs.
         """
-        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
-        if stream is None:
-            return Result()
         text = self._altered_text(stream, statement.options)
         live = LIVE.issuperset(given(statement.options))
         # Refuses what CREATE STREAM would refuse.

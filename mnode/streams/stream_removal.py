@@ -33,18 +33,16 @@ class StreamRemoval:
         #: drops the table of executions of a stream with a trigger of its own
         self.drop_table: Callable[[int], None]
 
-    def drop(self, statement: DropStream) -> Result:
+    def drop(self, stream: StreamRecord, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays, unless that is to go. Nobody may read what goes."""
-        stream = self._known.find(statement.name, if_exists=statement.if_exists)
-        if stream is not None:
-            goes = statement.with_table
-            if goes and not is_materialized_view(stream):
-                raise NotFoundError(f"{stream.name} is no materialized view but a stream", hint="DROP STREAM ends it")
-            for uid in (stream.executions_uid, stream.target_uid if goes else 0):
-                table = self._services.catalog.table_by_uid(uid)
-                if table is not None:
-                    refuse_if_read(table, self._services.catalog)
-            self.drop_record(stream, with_target=goes)
+        goes = statement.with_table
+        if goes and not is_materialized_view(stream):
+            raise NotFoundError(f"{stream.name} is no materialized view but a stream", hint="DROP STREAM ends it")
+        for uid in (stream.executions_uid, stream.target_uid if goes else 0):
+            table = self._services.catalog.table_by_uid(uid)
+            if table is not None:
+                refuse_if_read(table, self._services.catalog)
+        self.drop_record(stream, with_target=goes)
         return Result()
 
     def drop_record(self, stream: StreamRecord, *, with_target: bool = False) -> None:
