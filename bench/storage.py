@@ -47,7 +47,7 @@ def open_vnode(directory: Path, level: int = 1) -> Vnode:
     shutil.rmtree(directory, ignore_errors=True)
     vnode = Vnode.open(directory, VnodeOptions(1, wal_level=level, memtable_bytes=1 << 30), fs=OsFs(),
                        clock=SystemClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode
 
 
@@ -102,16 +102,16 @@ def main(root: Path) -> None:
     partial = [batch(np.arange(100), np.full(100, 5000 + i), columns=False) for i in range(200)]
     report("rewrite of stored rows, 100 rows", 20_000, "rows", lambda: write_all(vnode, late))
     report("partial rewrite, 100 rows", 20_000, "rows", lambda: write_all(vnode, partial))
-    snapshot = vnode.snapshot(TABLE)
+    snapshot = vnode.reader.snapshot(TABLE)
     uid = pa.array([5], pa.uint64())
     report("recalculation read, memtable", 200, "reads",
            lambda: [snapshot.to_arrow(None, uid, i * 10, i * 10 + 1000) for i in range(200)])
     report("flush, 2 M rows", 2_000_000, "rows", vnode.flush)
-    snapshot = vnode.snapshot(TABLE)
+    snapshot = vnode.reader.snapshot(TABLE)
     report("recalculation read, one part", 200, "reads",
            lambda: [snapshot.to_arrow(None, uid, i * 10, i * 10 + 1000) for i in range(200)])
     report("partial rewrite of stored parts, 100 rows", 20_000, "rows", lambda: write_all(vnode, partial))
-    select = vnode.snapshot(TABLE).to_sql()
+    select = vnode.reader.snapshot(TABLE).to_sql()
     connection = duckdb.connect()
     for name, table in select.tables.items():
         connection.register(name, table)

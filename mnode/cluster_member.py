@@ -209,7 +209,7 @@ class ClusterMember:
     def opened(self, vgroup_id: int, vnode: Vnode) -> None:
         """A vnode was opened; called before anything is written to it. Raises StorageError."""
         vnode.copying.set_cluster_wait(partial(self._await_rows, vgroup_id))
-        for owner in vnode.stats().pins:
+        for owner in vnode.reader.stats().pins:
             if owner.startswith(COPY_PIN_PREFIX):
                 vnode.release_pin(owner)  # of a copy that was under way when the process ended
         if self._epoch is None:

@@ -79,7 +79,7 @@ class FollowedVnodes:
         """Keeps what streams would read if they began here; what they have kept here before stays as it is."""
         wanted = self._pins()
         for vgroup_id, vnode in self._dnode.vnodes().items():
-            there = vnode.stats().pins
+            there = vnode.reader.stats().pins
             for owner in there:
                 if owner.startswith(self._pin_prefix) and (vgroup_id, owner) not in wanted:
                     vnode.release_pin(owner)
@@ -107,7 +107,7 @@ class FollowedVnodes:
         for vnode in vnodes.values():
             vnode.copying.lead()
         self._storage.forget_dropped()
-        self._catalog.skip_ids(max((vnode.newest_uid for vnode in vnodes.values()), default=0))
+        self._catalog.skip_ids(max((vnode.reader.newest_uid() for vnode in vnodes.values()), default=0))
 
     def lead_again(self) -> None:
         """Takes back `follow`; nothing was copied since."""

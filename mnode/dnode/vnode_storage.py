@@ -97,13 +97,15 @@ class Storage:
                 # Their logs may tell of child tables that the catalog hasn't stored: these keep their ids.
                 self._catalog.skip_ids(self._catalog.next_id + WAITING_MAX)
         for vgroup_id, vnode in self._dnode.vnodes().items():
-            if vnode.newest_uid >= self._catalog.next_id:
-                raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {vnode.newest_uid}, and the "
+            newest = vnode.reader.newest_uid()
+            if newest >= self._catalog.next_id:
+                raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {newest}, and the "
                                                 f"catalog has given ids below {self._catalog.next_id} only")
         self._drop_tables([entry.id for entry in self._catalog.unfinished.of_kind("remove_table")])
         finished = [Unfinished("make_vnode", one) for one in made if one not in self._broken]
         self._catalog.unfinished.finish([*removed, *finished])
-        present = {one: [*vnode.table_uids, *vnode.unknown_tables] for one, vnode in self._dnode.vnodes().items()}
+        present = {one: [*vnode.reader.table_uids(), *vnode.unknown_tables]
+                   for one, vnode in self._dnode.vnodes().items()}
         self.orphans = tuple(orphans(self._dnode.paths, self._catalog, present))
         for path in self.orphans:
             _log.warning("%s is not in the catalog: it stays as it is, and nobody reads it; "
@@ -124,7 +126,7 @@ class Storage:
         """Forgets tables that aren't in the catalog any more in all vnodes; those that can't be used do it later."""
         for uid in uids:
             for vnode in self._dnode.vnodes().values():
-                vnode.drop_table(uid)
+                vnode.tables.drop(uid)
             if not self._broken:
                 self._catalog.unfinished.finish([Unfinished("remove_table", uid)])
 
@@ -171,13 +173,13 @@ class Storage:
     def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:
         tables = self._tables_in(database, vgroup_id)
         for table in tables:
-            vnode.define_table(table.uid, *storage_schema(table))
+            vnode.tables.define(table.uid, *storage_schema(table))
             if database.cut_shares and table.kind == "super":
                 self._give_away(vnode, vgroup_id, table)
 
     def _give_away(self, vnode: Vnode, vgroup_id: int, table: Table) -> None:
         """Forgets rows of child tables that live in another vnode by now."""
-        here = vnode.children_of(table.uid)
+        here = vnode.reader.children_of(table.uid)
         elsewhere = np.array([child.uid for child in self._catalog.children(table.uid)
                               if child.vgroup_id != vgroup_id], np.uint64)
         gone = here[np.isin(here, elsewhere)]
@@ -222,12 +224,12 @@ class Storage:
         """Makes a super or normal table, or its new columns, known to its vnodes."""
         schema, key_columns = storage_schema(table)
         for vgroup_id in vgroups_of(database, table):
-            self.vnode(vgroup_id).define_table(table.uid, schema, key_columns)
+            self.vnode(vgroup_id).tables.define(table.uid, schema, key_columns)
 
     def drop_table(self, database: Database, table: Table) -> None:
         """Deletes all rows of a super or normal table that isn't in the catalog any more."""
         for vgroup_id in vgroups_of(database, table):
-            self.vnode(vgroup_id).drop_table(table.uid)
+            self.vnode(vgroup_id).tables.drop(table.uid)
         self._catalog.unfinished.finish([Unfinished("remove_table", table.uid)])
 
     # --- splitting ---------------------------------------------------------------------------------------------
@@ -257,7 +259,7 @@ class Storage:
         version = source.acknowledged_version
         vnode = self._open(database, vgroup_id, version)
         for table in (*self._catalog.tables(database.name, "super"), *self._catalog.staged_tables(database.name)):
-            vnode.define_table(table.uid, *storage_schema(table))
+            vnode.tables.define(table.uid, *storage_schema(table))
         for table_uid, tuids in moving.items():
             vnode.transfer.take_over(table_uid, source.transfer.hand_over(table_uid, tuids))
         return version
@@ -286,13 +288,13 @@ class Storage:
             for vgroup_id in vnodes.keys() & {*database.vgroup_ids}:
                 vnode = vnodes[vgroup_id]
                 known = {table.uid: table for table in self._tables_in(database, vgroup_id)}
-                for uid in vnode.table_uids:
+                for uid in vnode.reader.table_uids():
                     if uid not in known:
-                        vnode.drop_table(uid)
+                        vnode.tables.drop(uid)
                     elif known[uid].kind == "super":
                         there = np.array([child.uid for child in self._catalog.children(uid)], np.uint64)
-                        here = vnode.children_of(uid)
-                        vnode.drop_children(uid, here[~np.isin(here, there)].tolist())
+                        here = vnode.reader.children_of(uid)
+                        vnode.tables.drop_children(uid, here[~np.isin(here, there)].tolist())
 
     # --- rows --------------------------------------------------------------------------------------------------
 
@@ -302,28 +304,31 @@ class Storage:
 
     def begin_changes(self, vgroup_id: int, changes: Sequence[Change]) -> BegunWrite | None:
         """Begins to change tables in one vnode; all of it is seen at once."""
-        vnode = self.vnode(vgroup_id)
+        writer = self.vnode(vgroup_id).writer
         if len(changes) > 1:
-            return vnode.begin_together(changes)
+            return writer.begin_together(changes)
         for change in changes:
             if isinstance(change, FewRows):
                 table_uid, columns, rows, partial, batch = change
-                return (vnode.begin_few(table_uid, columns, rows, partial=partial)
-                        or vnode.begin_write(table_uid, batch()))
+                return (writer.begin_few(table_uid, columns, rows, partial=partial)
+                        or writer.begin_write(table_uid, batch()))
             if isinstance(change, WrittenRows) and change.batch.num_rows:
-                return vnode.begin_write(change.table_uid, change.batch)
-        return vnode.begin_together(changes)
+                return writer.begin_write(change.table_uid, change.batch)
+        return writer.begin_together(changes)
 
     def write_few(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool
                   ) -> bool:
-        """Upserts a few rows and returns whether that would do; see `Vnode.write_few`."""
-        return self.vnode(vgroup_id).write_few(table_uid, columns, rows, partial=partial) is not None
+        """Upserts a few rows and returns whether that would do; see `VnodeWriter.begin_few`."""
+        begun = self.vnode(vgroup_id).writer.begin_few(table_uid, columns, rows, partial=partial)
+        if begun is not None:
+            begun.wait()
+        return begun is not None
 
     def begin_few(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool
                   ) -> BegunWrite | None:
         """Begins what `write_few` does; None, with nothing written, also where it would be waited for long."""
         vnode = self.vnode(vgroup_id)
-        return vnode.begin_few(table_uid, columns, rows, partial=partial) if vnode.acknowledges_at_once else None
+        return vnode.writer.begin_few(table_uid, columns, rows, partial=partial) if vnode.acknowledges_at_once else None
 
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int
@@ -338,7 +343,7 @@ class Storage:
 
     def begin_meta(self, vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
         """Begins to put a META record into a vnode's WAL."""
-        return self.vnode(vgroup_id).begin_meta(body)
+        return self.vnode(vgroup_id).writer.begin_meta(body)
 
     def write_meta(self, vgroup_id: int, body: dict[str, Any], *, sync: bool = False) -> None:
         """Puts a META record into a vnode's WAL. `sync`: a power cut takes it from the log no more."""
@@ -357,7 +362,7 @@ class Storage:
 
     def snapshot(self, vgroup_id: int, table_uid: int, *, as_of: int | None = None) -> Snapshot:
         """Returns a consistent view of one table in one vnode."""
-        return self.vnode(vgroup_id).snapshot(table_uid, as_of=as_of)
+        return self.vnode(vgroup_id).reader.snapshot(table_uid, as_of=as_of)
 
     # --- numbers -----------------------------------------------------------------------------------------------
 
@@ -368,7 +373,7 @@ class Storage:
     def logged(self, vgroup_id: int, table_uid: int) -> LoggedRows | None:
         """Returns what a vnode's log has of a table, None if nobody can say. Waits for nobody."""
         vnode = self._dnode.find(vgroup_id)
-        return None if vnode is None else vnode.logged(table_uid)
+        return None if vnode is None else vnode.reader.logged(table_uid)
 
     def problem(self, vgroup_id: int) -> str | None:
         """Returns what is wrong with a vnode, or None."""

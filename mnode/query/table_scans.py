@@ -262,7 +262,7 @@ class Scans:
         tuids = None if wanted is None else np.unique(np.array(wanted, np.uint64))
         pieces = []
         for vgroup in vgroups:
-            rows = self._storage.vnode(vgroup).newest_rows(
+            rows = self._storage.vnode(vgroup).reader.newest_rows(
                 scan.table.storage_uid, [column.physical for column in columns], tuids, values=scan.newest == "values",
                 as_of=versions.get(vgroup))
             if rows is None:

@@ -322,7 +322,7 @@ class Ingests:
         for database in self._services.catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 if vgroup_id not in self._services.storage.broken:
-                    self._services.storage.vnode(vgroup_id).forget_ingest(ingest.id)
+                    self._services.storage.vnode(vgroup_id).writer.forget_ingest(ingest.id)
 
 
 def _statement(ingest: IngestRecord) -> CreateIngest:

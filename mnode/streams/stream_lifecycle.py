@@ -232,7 +232,7 @@ class Lifecycle:
 
     def _require_log(self, stream: StreamRecord, savepoint: Savepoint, record: CommitRecord) -> None:
         for vgroup_id, version in record.versions:
-            oldest = self._services.storage.vnode(vgroup_id).oldest_version
+            oldest = self._services.storage.vnode(vgroup_id).reader.oldest_version()
             if oldest > version + 1:
                 raise UnavailableError(
                     f"savepoint '{savepoint.name}' of stream {stream.name} needs the log of vnode {vgroup_id} from "

@@ -67,7 +67,7 @@ class StreamStarts:
         starts = dict(stream.start_cut)
         for vgroup_id, version in stream.start_cut:
             vnode = self._services.storage.vnode(vgroup_id)
-            if pin_of(stream.id) not in vnode.stats().pins:
+            if pin_of(stream.id) not in vnode.reader.stats().pins:
                 vnode.set_pin(pin_of(stream.id), version)
         interval = options.checkpoint_interval
         self._services.controller.get().start(RunningStream(
@@ -123,6 +123,6 @@ class StreamStarts:
                 if vgroup_id in self._services.storage.broken:
                     continue
                 vnode = self._services.storage.vnode(vgroup_id)
-                for owner in vnode.stats().pins:
+                for owner in vnode.reader.stats().pins:
                     if owner.startswith((PIN_PREFIX, HOLD_PREFIX, READER_PIN_PREFIX)) and owner not in known:
                         vnode.release_pin(owner)

@@ -84,7 +84,8 @@ class Deletes:
             return Result()
         places = self._places(table, statement.name, tag_conditions, session)
         self._storage.whole_writes.write([
-            (vgroup_id, partial(self._storage.vnode(vgroup_id).begin_delete, table.storage_uid, uids, first, last))
+            (vgroup_id, partial(self._storage.vnode(vgroup_id).writer.begin_delete, table.storage_uid, uids, first,
+                                last))
             for vgroup_id, uids in places.items()])
         return Result()
 

@@ -53,7 +53,7 @@ class KeyedResults:
                                           np.asarray(rows.column(OFFSET).to_numpy(), np.int64))
                 rows, delivery = delivery.cut(rows, vnode.places(target.uid))
             # One after the other: what is deleted together with other changes must have been there before all of them.
-            begun = [vnode.begin_together(self._changes(
+            begun = [vnode.writer.begin_together(self._changes(
                 target, rows.slice(first, stop - first), _part(delivery, first, stop)))
                 for first, stop in _runs(rows.column(KEPT))]
             for one in begun:

@@ -275,7 +275,7 @@ class ResultStore:
             offsets = part.column(OFFSET).to_numpy()
             part = part.drop_columns([OFFSET])
             delivery = IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets)
-        return self._storage.vnode(vgroup_id).begin_write(target.uid, part, delivery)
+        return self._storage.vnode(vgroup_id).writer.begin_write(target.uid, part, delivery)
 
 
 def _last_deletes(times: _Index, index: _Index, deleted: _Index) -> dict[_Place, int]:

@@ -23,5 +23,5 @@ class TimeMarks:
         database = require_database(statement.database, self._catalog)
         ts_ms = instant(statement.instant, "ms", session)
         for vgroup_id in database.vgroup_ids:
-            self._storage.vnode(vgroup_id).write_time_mark(statement.writer or session.user, ts_ms)
+            self._storage.vnode(vgroup_id).writer.write_time_mark(statement.writer or session.user, ts_ms)
         return Result()

@@ -150,7 +150,7 @@ def test_every_byte_of_the_newest_times(directory: Path, tmp_path: Path) -> None
     def newest() -> list[int | None]:
         opened = Vnode.open(vnode, VnodeOptions(int(vnode.name), wal_level=2), fs=UnsyncedFs(), clock=ManualClock())
         try:
-            return [opened.last_ts(uid) for uid in range(1000, 1010)]
+            return [opened.reader.last_ts(uid) for uid in range(1000, 1010)]
         finally:
             opened.close(flush=False)
 

@@ -60,7 +60,7 @@ def play(root: Path, disk: Disk, operations: list[tuple[str, int, int]], level: 
     durable = 0
     try:
         vnode = open_vnode(root, disk, "first", level)
-        vnode.define_table(TABLE, SCHEMA, 1)
+        vnode.tables.define(TABLE, SCHEMA, 1)
         for name, key, number in operations:
             rows = dict(states[-1])
             if name == "write":
@@ -90,9 +90,9 @@ def read(root: Path, disk: Disk, level: int) -> Rows:
     """Opens the vnode after the power is back, and returns its rows."""
     vnode = open_vnode(root, disk, "second", level)
     try:
-        vnode.define_table(TABLE, SCHEMA, 1)
-        stored = vnode.snapshot(TABLE).to_arrow()
-        vnode.verify()
+        vnode.tables.define(TABLE, SCHEMA, 1)
+        stored = vnode.reader.snapshot(TABLE).to_arrow()
+        vnode.reader.verify()
         return dict(zip(stored.column("ts").cast(pa.int64()).to_pylist(), stored.column("v").to_pylist(), strict=True))
     finally:
         disk.kill("second")
@@ -205,8 +205,8 @@ def test_a_stream_begins_behind_what_a_power_cut_would_leave() -> None:
             bed.engine.execute(statement, bed.session)
         (vgroup_id,) = bed.engine.catalog.database("d").vgroup_ids
         vnode = bed.engine.storage.vnode(vgroup_id)
-        assert vnode.stats().synced_version < vnode.acknowledged_version
+        assert vnode.reader.stats().synced_version < vnode.acknowledged_version
         bed.engine.execute("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) FROM t INTERVAL(10s)",
                            bed.session)
         (stream,) = bed.engine.catalog.streams.all()
-        assert stream.start_cut == ((vgroup_id, vnode.stats().synced_version),)
+        assert stream.start_cut == ((vgroup_id, vnode.reader.stats().synced_version),)

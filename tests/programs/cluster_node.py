@@ -83,7 +83,7 @@ class NodeProcess:
     def begin_tenure(self, epoch: int) -> None:
         self.catalog.lead()
         self.vnode.copying.lead()
-        self.vnode.define_table(TABLE, SCHEMA, 1)
+        self.vnode.tables.define(TABLE, SCHEMA, 1)
 
     def hold_writes(self, reason: str) -> None:
         self.end_tenure(reason)
@@ -120,7 +120,7 @@ class NodeProcess:
 
     def rows(self) -> dict[str, Any]:
         try:
-            return {"rows": self.vnode.snapshot(TABLE).to_arrow(["v"]).column("v").to_pylist()}
+            return {"rows": self.vnode.reader.snapshot(TABLE).to_arrow(["v"]).column("v").to_pylist()}
         except NotFoundError:
             return {"rows": []}
 

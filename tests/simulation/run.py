@@ -579,7 +579,7 @@ class Run:
         with self.world.inside(host.process):
             for vgroup_id in host.engine.catalog.database("d").vgroup_ids:  # type: ignore[union-attr]
                 try:
-                    host.engine.storage.vnode(vgroup_id).write_time_mark("simulation", 0)
+                    host.engine.storage.vnode(vgroup_id).writer.write_time_mark("simulation", 0)
                 except StorageError:
                     return False
         return True

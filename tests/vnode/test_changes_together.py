@@ -44,7 +44,7 @@ def opened(directory: Path, fs: FaultyFs | None = None, clock: ManualClock | Non
     vnode = Vnode.open(directory, VnodeOptions(1, segment_bytes=segment_bytes), fs=fs or FaultyFs(),
                        clock=clock or ManualClock())
     for table in (TABLE, OTHER):
-        vnode.define_table(table, SCHEMA, 1)
+        vnode.tables.define(table, SCHEMA, 1)
     return vnode
 
 
@@ -61,7 +61,8 @@ def gone(*times: int) -> DeletedRows:
 
 def held(vnode: Vnode | DetachedVnode) -> tuple[dict[int, str], dict[int, str]]:
     """Returns what both tables hold, by time."""
-    found = [vnode.snapshot(table).to_arrow() for table in (TABLE, OTHER)]
+    reader = vnode.reader if isinstance(vnode, Vnode) else vnode
+    found = [reader.snapshot(table).to_arrow() for table in (TABLE, OTHER)]
     first, second = (dict(zip(table.column("ts").cast(pa.int64()).to_pylist(), table.column("v").to_pylist(),
                               strict=True)) for table in found)
     return first, second
@@ -84,7 +85,7 @@ def changes(padding: str = "") -> list[Change]:
 
 
 def change(vnode: Vnode) -> None:
-    begun = vnode.begin_together(changes())
+    begun = vnode.writer.begin_together(changes())
     assert begun is not None
     assert begun.wait() == vnode.acknowledged_version
     assert held(vnode) == AFTER
@@ -105,7 +106,7 @@ def test_a_part_is_never_seen(tmp_path: Path) -> None:
         seen.append((held(vnode), held(outside)))
 
     clock.asked = write_the_log
-    begun = vnode.begin_together(changes())
+    begun = vnode.writer.begin_together(changes())
     clock.asked = int
     assert seen == [(BEFORE, BEFORE)] * 3
     assert held(vnode) == BEFORE
@@ -143,7 +144,7 @@ def test_a_disk_that_refuses_leaves_nothing(tmp_path: Path, fault: str) -> None:
     fs = FaultyFs(fault=fault)
     vnode = filled(opened(tmp_path, fs))
     fs.fail_at = fs.calls + 1
-    begun = vnode.begin_together(changes())
+    begun = vnode.writer.begin_together(changes())
     assert begun is not None
     with pytest.raises(StorageError):
         begun.wait()
@@ -157,13 +158,13 @@ def test_what_can_not_be_begun_as_a_whole_is_not_begun(tmp_path: Path, monkeypat
     """A record that is too large takes back those before it, and nothing else."""
     vnode = filled(opened(tmp_path))
     monkeypatch.setattr(record_plan, "MAX_PAYLOAD", 1000)
-    earlier = vnode.begin_write(OTHER, rows(t7="not waited for"))
+    earlier = vnode.writer.begin_write(OTHER, rows(t7="not waited for"))
     version = vnode.acknowledged_version + 1
     with pytest.raises(InvalidValueError, match="too large"):
-        vnode.begin_together(changes(padding="y" * 1000))
+        vnode.writer.begin_together(changes(padding="y" * 1000))
     assert earlier.wait() == vnode.acknowledged_version == version
     assert held(vnode) == (BEFORE[0], {**BEFORE[1], 7: "not waited for"})
-    begun = vnode.begin_together(changes())
+    begun = vnode.writer.begin_together(changes())
     assert begun is not None
     begun.wait()
     vnode.close(flush=False)
@@ -174,11 +175,12 @@ def test_where_there_is_nothing_to_do_nothing_is_written(tmp_path: Path) -> None
     """Nor where a change can't be prepared."""
     vnode = filled(opened(tmp_path))
     version = vnode.acknowledged_version
-    assert vnode.begin_together([gone(8, 9)]) is None
-    assert vnode.begin_together([]) is None
+    assert vnode.writer.begin_together([gone(8, 9)]) is None
+    assert vnode.writer.begin_together([]) is None
     assert vnode.acknowledged_version == version
     with pytest.raises(PenstockError, match="no columns"):
-        vnode.begin_together([gone(1), WrittenRows(TABLE, rows(t1="a").rename_columns(["_tuid", "ts", "other"]))])
+        vnode.writer.begin_together(
+            [gone(1), WrittenRows(TABLE, rows(t1="a").rename_columns(["_tuid", "ts", "other"]))])
     assert held(vnode) == BEFORE
 
 
@@ -188,7 +190,7 @@ def test_copies_and_segments_hold_all_of_it(tmp_path: Path) -> None:
     begin = vnode.acknowledged_version
     whole = {*range(begin + 1)}
     for number in range(6):
-        begun = vnode.begin_together([WrittenRows(TABLE, rows(t1=f"x{number}" * 20)),
+        begun = vnode.writer.begin_together([WrittenRows(TABLE, rows(t1=f"x{number}" * 20)),
                                       WrittenRows(OTHER, rows(t2=f"z{number}" * 20)),
                                       *([gone(3)] if number == 4 else [])])
         assert begun is not None

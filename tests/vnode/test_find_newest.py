@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.basics.few_rows import write_few
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
@@ -114,7 +115,7 @@ def test_parts_are_read_only_for_keys_that_are_not_in_memory(
     vnode = Vnode.open(tmp_path, VnodeOptions(2), fs=OsFs(), clock=ManualClock())
     more = dict.fromkeys(range(100, 100 + others), 0.0)
     try:
-        vnode.define_table(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
+        vnode.tables.define(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
         vnode.write(5, _rows({10: 1.0, 20: 2.0, 30: 3.0, **more}))
         vnode.flush()
         reads: list[Path] = []
@@ -131,7 +132,7 @@ def test_parts_are_read_only_for_keys_that_are_not_in_memory(
             counts.append(len(reads))
         assert counts == expected
         monkeypatch.undo()
-        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0, *more.values()]
+        assert vnode.reader.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0, *more.values()]
     finally:
         vnode.close()
 
@@ -141,20 +142,20 @@ def test_single_rows_are_compared_with_what_waits_to_be_a_run(tmp_path: Path) ->
     vnode = Vnode.open(tmp_path, VnodeOptions(2), fs=OsFs(), clock=ManualClock())
     columns = ("ts", "v")
     try:
-        vnode.define_table(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
+        vnode.tables.define(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
         vnode.write(5, _rows({10: 1.0}))
-        assert vnode.write_few(5, columns, [(1, 10, 2.0)]) == 2
-        assert vnode.write_few(5, columns, [(1, 10, 3.0), (1, 5, 0.0)]) == 3
-        assert vnode.write_few(5, columns, [(1, 10, None)], partial=True) is None
+        assert write_few(vnode, 5, columns, [(1, 10, 2.0)]) == 2
+        assert write_few(vnode, 5, columns, [(1, 10, 3.0), (1, 5, 0.0)]) == 3
+        assert write_few(vnode, 5, columns, [(1, 10, None)], partial=True) is None
         vnode.write(5, _rows({20: 4.0}))
-        assert vnode.write_few(5, columns, [(1, 5, 5.0), (1, 20, 6.0)]) == 5
+        assert write_few(vnode, 5, columns, [(1, 5, 5.0), (1, 20, 6.0)]) == 5
         vnode.delete(5, None, 20, 20)
-        assert vnode.write_few(5, columns, [(1, 20, 7.0)]) == 7
+        assert write_few(vnode, 5, columns, [(1, 20, 7.0)]) == 7
         reader = WalReader(LogFiles(tmp_path / "wal", OsFs()))
         changes = [record.batch.column("_change").to_pylist() for record in reader.read()
                    if isinstance(record, RowsRecord) and "_change" in record.batch.schema.names]
         reader.close()
         assert changes == [[UPDATE], [LATE, UPDATE], [UPDATE, UPDATE], [LATE]]
-        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [5.0, 3.0, 7.0]
+        assert vnode.reader.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [5.0, 3.0, 7.0]
     finally:
         vnode.close()

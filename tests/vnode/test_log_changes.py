@@ -29,7 +29,7 @@ class Written:
         self.fs, self.clock, self.root = FaultyFs(), ManualClock(), root
         self.vnode = Vnode.open(root, VnodeOptions(1, segment_bytes=4_000), fs=self.fs, clock=self.clock)
         for table in (TABLE, OTHER):
-            self.vnode.define_table(table, SCHEMA, 1)
+            self.vnode.tables.define(table, SCHEMA, 1)
         for number in range(RECORDS):
             self.vnode.write((TABLE, OTHER)[number % 2], pa.RecordBatch.from_pydict({
                 "_tuid": pa.array([1], pa.uint64()), "ts": pa.array([number], pa.timestamp("ms")), "v": [number]}))

@@ -14,6 +14,7 @@ from conftest import times
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.few_rows import write_few
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import InvalidValueError, PenstockError, StorageError, UnavailableError
@@ -47,7 +48,7 @@ class Member:
         if self.follows:
             self.vnode.copying.follow(FOLLOWS)
         else:
-            self.vnode.define_table(TABLE, SCHEMA, 1)
+            self.vnode.tables.define(TABLE, SCHEMA, 1)
 
     def reopen(self) -> None:
         self.vnode.close()
@@ -66,9 +67,9 @@ class Member:
 
     def rows(self) -> Rows:
         """Returns what a reader sees."""
-        if TABLE not in self.vnode.table_uids:
+        if TABLE not in self.vnode.reader.table_uids():
             return {}
-        found = self.vnode.snapshot(TABLE).to_arrow()
+        found = self.vnode.reader.snapshot(TABLE).to_arrow()
         return dict(zip(found.column("ts").cast(pa.int64()).to_pylist(), found.column("v").to_pylist(), strict=True))
 
     def rows_on_disk(self) -> Rows:
@@ -86,7 +87,7 @@ class Member:
 
     def log_versions(self) -> list[int]:
         """Returns what a reader of the log gets."""
-        reader = WalReader(LogFiles(self.directory / "wal", OsFs()), self.vnode.oldest_version)
+        reader = WalReader(LogFiles(self.directory / "wal", OsFs()), self.vnode.reader.oldest_version())
         versions = [record.version for record in reader.read()]
         reader.close()
         return versions
@@ -106,7 +107,7 @@ def do_next(member: Member, states: list[Rows], action: str, key: int) -> None:
         rows[key] = number
     elif action == "append":
         ts = max(rows, default=0) + 1
-        if vnode.write_few(TABLE, ("ts", "v"), [(1, ts, number)]) is None:
+        if write_few(vnode, TABLE, ("ts", "v"), [(1, ts, number)]) is None:
             vnode.write(TABLE, batch((ts, number)))
         rows[ts] = number
     else:
@@ -154,7 +155,7 @@ def test_nodes_show_and_keep_what_is_acknowledged(script: list[tuple[str, int]])
                 active.vnode.copying.follow(FOLLOWS)
                 assert active.vnode.copying.cut(standby.written) == lost
                 standby.vnode.copying.lead()
-                standby.vnode.define_table(TABLE, SCHEMA, 1)
+                standby.vnode.tables.define(TABLE, SCHEMA, 1)
                 active.follows, standby.follows = True, False
                 active, standby = standby, active
                 del states[active.written + 1:]
@@ -164,7 +165,7 @@ def test_nodes_show_and_keep_what_is_acknowledged(script: list[tuple[str, int]])
                 do_next(active, states, action, number)
             for one in (active, standby):
                 shown = one.vnode.acknowledged_version
-                assert one.vnode.stats().persisted_version <= shown <= acknowledged
+                assert one.vnode.reader.stats().persisted_version <= shown <= acknowledged
                 assert one.rows() == states[shown]
                 assert one.log_versions() == list(range(1, shown + 1))
         while standby.copy_from(active):
@@ -182,14 +183,14 @@ def test_parts_stay_behind_what_is_acknowledged(tmp_path: Path) -> None:
     """A flush takes what counts out of the memtable, and leaves the rest there, though they lie in one run."""
     active = Member(tmp_path / "a")
     for number in range(1, 50):
-        active.vnode.write_few(TABLE, ("ts", "v"), [(1, number, number)])
+        write_few(active.vnode, TABLE, ("ts", "v"), [(1, number, number)])
     active.vnode.copying.acknowledge(30)
     active.vnode.flush()
     assert active.rows_on_disk() == active.rows() == {number: number for number in range(1, 31)}
-    stats = active.vnode.stats()
+    stats = active.vnode.reader.stats()
     assert (stats.persisted_version, stats.part_rows, stats.memtable_rows) == (30, 30, 19)
     active.vnode.flush()
-    assert active.vnode.stats().parts == 1
+    assert active.vnode.reader.stats().parts == 1
     active.reopen()
     assert active.vnode.acknowledged_version == 30
     active.vnode.copying.acknowledge(49)
@@ -201,12 +202,12 @@ def test_a_follower_takes_no_writes_of_its_own(tmp_path: Path) -> None:
     active, standby = Member(tmp_path / "a"), Member(tmp_path / "b", follows=True)
     active.vnode.write(TABLE, batch((1, 1)))
     standby.copy_from(active)
-    standby.vnode.define_table(TABLE, SCHEMA, 1)
+    standby.vnode.tables.define(TABLE, SCHEMA, 1)
     for write in (lambda: standby.vnode.write(TABLE, batch((2, 2))),
                   lambda: standby.vnode.delete(TABLE, None, 0, 9),
-                  lambda: standby.vnode.write_few(TABLE, ("ts", "v"), [(1, 2, 2)]),
+                  lambda: write_few(standby.vnode, TABLE, ("ts", "v"), [(1, 2, 2)]),
                   lambda: standby.vnode.write_meta({}),
-                  lambda: standby.vnode.write_time_mark("w", 1)):
+                  lambda: standby.vnode.writer.write_time_mark("w", 1)):
         with pytest.raises(UnavailableError, match="node 2 follows"):
             write()
     standby.vnode.copying.acknowledge(1)
@@ -314,14 +315,14 @@ def test_tables_that_were_dropped_stay_away(tmp_path: Path) -> None:
     active, standby = Member(tmp_path / "a"), Member(tmp_path / "b", follows=True)
     active.vnode.write(TABLE, batch((1, 1)))
     standby.copy_from(active)
-    assert standby.vnode.table_uids == [TABLE]
-    standby.vnode.drop_table(TABLE)
+    assert standby.vnode.reader.table_uids() == [TABLE]
+    standby.vnode.tables.drop(TABLE)
     active.vnode.write(TABLE, batch((2, 2)))
     standby.copy_from(active)
-    assert standby.vnode.table_uids == []
+    assert standby.vnode.reader.table_uids() == []
     assert standby.segments() == active.segments()
     with pytest.raises(PenstockError):
-        standby.vnode.snapshot(TABLE)
+        standby.vnode.reader.snapshot(TABLE)
 
 
 def test_without_a_cluster_all_that_is_written_counts(tmp_path: Path) -> None:
@@ -335,5 +336,5 @@ def test_without_a_cluster_all_that_is_written_counts(tmp_path: Path) -> None:
     assert alone.acknowledged_version == 3
     alone.write(TABLE, batch((4, 4)))
     assert alone.acknowledged_version == 4
-    assert alone.snapshot(TABLE).to_arrow().num_rows == 4
+    assert alone.reader.snapshot(TABLE).to_arrow().num_rows == 4
     alone.close()

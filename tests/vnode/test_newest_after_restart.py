@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
 
 def opened(folder: Path) -> Vnode:
     vnode = Vnode.open(folder, VnodeOptions(1, part_grace_s=0.0), fs=FaultyFs(), clock=ManualClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode
 
 
@@ -39,7 +39,7 @@ def write(vnode: Vnode, rows: dict[int, int], value: int | None) -> None:
 
 def newest(vnode: Vnode, *, values: bool = False) -> list[tuple[int, int | None]] | None:
     """Returns the child tables and values that were read, None if all rows must be."""
-    rows = vnode.newest_rows(TABLE, ["v"], values=values)
+    rows = vnode.reader.newest_rows(TABLE, ["v"], values=values)
     return None if rows is None else list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
@@ -77,5 +77,5 @@ def test_all_rows_are_read_of_few_that_lack_values(tmp_path: Path) -> None:
     assert newest(vnode) == [(tuid, None if tuid == 7 else 1) for tuid in range(40)]
     write(vnode, dict.fromkeys((8, 9), 20), None)
     assert newest(vnode, values=True) is None
-    assert vnode.newest_rows(TABLE, ["v"], np.array([7], np.uint64)) is not None
+    assert vnode.reader.newest_rows(TABLE, ["v"], np.array([7], np.uint64)) is not None
     vnode.close()

@@ -31,7 +31,7 @@ STEPS = st.lists(st.one_of(
 def open_vnode(folder: Path) -> Vnode:
     vnode = Vnode.open(folder, VnodeOptions(1, part_grace_s=0.0, compact_min_parts=3), fs=FaultyFs(),
                        clock=ManualClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode
 
 
@@ -76,15 +76,15 @@ def test_each_row_is_read_once_as_it_was_written_last(
                 case _:
                     vnode.compact(full=kind == "full")
             expected = sorted((*key, value) for key, value in model.items())
-            assert found(vnode.snapshot(TABLE)) == expected
+            assert found(vnode.reader.snapshot(TABLE)) == expected
         low, high = bounds[0], bounds[0] + bounds[1]
-        assert found(vnode.snapshot(TABLE), low, high) == [row for row in expected if low <= row[1] <= high]
+        assert found(vnode.reader.snapshot(TABLE), low, high) == [row for row in expected if low <= row[1] <= high]
         vnode.close()
 
 
 def parts(vnode: Vnode) -> list[tuple[int, tuple[int, int] | None]]:
     """Returns rows and range of updates of each part."""
-    return [(part.info.rows, part.info.updates) for part in vnode.snapshot(TABLE)._parts]
+    return [(part.info.rows, part.info.updates) for part in vnode.reader.snapshot(TABLE)._parts]
 
 
 def test_a_flush_leaves_versions_only_where_other_parts_have_some(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_flush_leaves_versions_only_where_other_parts_have_some(tmp_path: Path
     write(vnode, 8, 4, 8)
     vnode.flush()
     assert parts(vnode) == [(20, None), (8, (8, 9))]
-    known, rest = vnode.snapshot(TABLE).counted(last_ts=7)
+    known, rest = vnode.reader.snapshot(TABLE).counted(last_ts=7)
     assert known is None
     assert len(found(rest, None, 7)) == 16
     vnode.close()
@@ -142,9 +142,10 @@ def test_a_few_rows_written_again_and_again_become_one_run() -> None:
             write(vnode, 6, 1, value)
         write(vnode, 7, 2, 40)
         assert vnode._store.table(TABLE).memtable._waiting == 40 * 2 + 4
-        assert found(vnode.snapshot(TABLE)) == [(tuid, ts, 39 if ts < 7 else 40) for tuid in (1, 2) for ts in (6, 7, 8)]
+        assert found(vnode.reader.snapshot(TABLE)) == [
+            (tuid, ts, 39 if ts < 7 else 40) for tuid in (1, 2) for ts in (6, 7, 8)]
         assert [run.num_rows for run in vnode._store.table(TABLE).runs()] == [40 * 2 + 4]
         write(vnode, 6, 1, 41)  # older than the newest of its child table: is looked up
-        assert found(vnode.snapshot(TABLE, as_of=20)) == [(tuid, 6, 19) for tuid in (1, 2)]
-        assert found(vnode.snapshot(TABLE))[0] == (1, 6, 41)
+        assert found(vnode.reader.snapshot(TABLE, as_of=20)) == [(tuid, 6, 19) for tuid in (1, 2)]
+        assert found(vnode.reader.snapshot(TABLE))[0] == (1, 6, 41)
         vnode.close()

@@ -11,6 +11,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.few_rows import write_few
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
@@ -36,19 +37,19 @@ def play(vnode: Vnode, script: list[tuple[str, int, int]]) -> None:
     """Writes what the script says; each table may get a further column."""
     columns = {7: 0, 8: 0}
     for table, column in columns.items():
-        vnode.define_table(table, SCHEMAS[column], 1)
+        vnode.tables.define(table, SCHEMAS[column], 1)
     for number, (action, table, key) in enumerate(script):
         schema = SCHEMAS[columns[table]]
         values = (number, "x")[:len(schema) - 1]
         if action == "column":
             columns[table] = 1
-            vnode.define_table(table, SCHEMAS[1], 1)
+            vnode.tables.define(table, SCHEMAS[1], 1)
         elif action == "delete":
             vnode.delete(table, None if key % 2 else [1], key, key + 5)
         elif action == "append":
-            vnode.write_few(table, tuple(schema.names), [(1 + key % 3, 100 + number, *values)])
+            write_few(vnode, table, tuple(schema.names), [(1 + key % 3, 100 + number, *values)])
         elif action == "few":
-            vnode.write_few(table, tuple(schema.names), [(1, key % 4, *values), (2, 100 + key % 4, *values)])
+            write_few(vnode, table, tuple(schema.names), [(1, key % 4, *values), (2, 100 + key % 4, *values)])
         else:
             count = 600 if action == "many" else 1 + key % 3
             batch = pa.RecordBatch.from_arrays([

@@ -68,18 +68,18 @@ def test_rows_are_those_that_a_look_at_all_finds(
         if searched:
             patched.setattr(row_places, "_SEARCHED_FROM", 0)
         vnode = Vnode.open(Path(folder), VnodeOptions(1), fs=FaultyFs(), clock=ManualClock())
-        vnode.define_table(TABLE, SCHEMA, keys)
+        vnode.tables.define(TABLE, SCHEMA, keys)
         since = vnode.acknowledged_version
         vnode.set_pin("reader", since)
-        before = vnode.snapshot(TABLE)
+        before = vnode.reader.snapshot(TABLE)
         for number, step in enumerate(steps):
             played(vnode, *step)
             if number == len(steps) // 2:
-                since, before = vnode.acknowledged_version, vnode.snapshot(TABLE)
+                since, before = vnode.acknowledged_version, vnode.reader.snapshot(TABLE)
                 vnode.set_pin("reader", since)
-        for snapshot in (vnode.snapshot(TABLE), vnode.snapshot(TABLE, as_of=since)):
+        for snapshot in (vnode.reader.snapshot(TABLE), vnode.reader.snapshot(TABLE, as_of=since)):
             check_lookup(snapshot, chosen, places)
-        check_changes(vnode.snapshot(TABLE), before, since, keys)
+        check_changes(vnode.reader.snapshot(TABLE), before, since, keys)
         vnode.close()
 
 

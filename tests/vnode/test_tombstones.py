@@ -214,7 +214,7 @@ def test_points_that_make_no_sense_are_named(points: object) -> None:
 def opened(directory: Path) -> tuple[Vnode, ManualClock]:
     clock = ManualClock()
     vnode = Vnode.open(directory, VnodeOptions(1, part_grace_s=0.0), fs=FaultyFs(), clock=clock)
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode, clock
 
 
@@ -229,7 +229,7 @@ def deleted(moments: Sequence[int]) -> DeletedRows:
 
 
 def done(vnode: Vnode, *changes: Change) -> int:
-    begun = vnode.begin_together(changes)
+    begun = vnode.writer.begin_together(changes)
     assert begun is not None
     return begun.wait()
 
@@ -247,7 +247,7 @@ def test_many_deletes_are_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert first.times.tolist() + second.times.tolist() == list(range(0, 100, 2))
     assert (first.first_ts, first.last_ts) == (0, 78)
     assert set(first.tuids.tolist()) == {TABLE}
-    found = vnode.snapshot(TABLE).to_arrow()
+    found = vnode.reader.snapshot(TABLE).to_arrow()
     assert found.column("ts").cast(pa.int64()).to_pylist() == [1, 2, *range(3, 100, 2)]
     vnode.close()
 
@@ -264,8 +264,8 @@ def test_deletes_of_rows_that_come_and_go_do_not_pile_up(tmp_path: Path) -> None
         vnode.compact()  # writes parts without what is hidden
         vnode.maintain()  # deletes those that it replaced
         vnode.compact()
-        assert vnode.stats().tombstones == 0, cycle
-    assert vnode.stats().part_rows == 3_000
+        assert vnode.reader.stats().tombstones == 0, cycle
+    assert vnode.reader.stats().part_rows == 3_000
     vnode.close()
 
 
@@ -279,13 +279,13 @@ def test_of_deletes_of_one_place_the_newest_stays(tmp_path: Path) -> None:
         done(vnode, deleted([3]), written([3], cycle))
         vnode.flush()
     vnode.compact()
-    assert vnode.stats().tombstones == 5
+    assert vnode.reader.stats().tombstones == 5
     vnode.release_pin("reader")
     vnode.compact()
-    assert vnode.stats().tombstones == 1
+    assert vnode.reader.stats().tombstones == 1
     expected = [0, 0, 0, 5, 0, 0, 0, 0, 0, 0]
-    assert vnode.snapshot(TABLE).to_arrow().column("v").to_pylist() == expected
+    assert vnode.reader.snapshot(TABLE).to_arrow().column("v").to_pylist() == expected
     vnode.close()
     vnode, _ = opened(tmp_path)
-    assert vnode.snapshot(TABLE).to_arrow().column("v").to_pylist() == expected
+    assert vnode.reader.snapshot(TABLE).to_arrow().column("v").to_pylist() == expected
     vnode.close()

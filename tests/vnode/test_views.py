@@ -40,8 +40,8 @@ class Engine:
         self.dnode = Dnode(self.paths, fs=OsFs(), clock=self.clock)
         self.vnodes = [self.dnode.open_vnode(n, VnodeOptions(n, compact_min_parts=2)) for n in (1, 2)]
         for vnode in self.vnodes:
-            vnode.define_table(METERS, METERS_SCHEMA, 1)
-        self.vnodes[0].define_table(LOG, LOG_SCHEMA, 2)
+            vnode.tables.define(METERS, METERS_SCHEMA, 1)
+        self.vnodes[0].tables.define(LOG, LOG_SCHEMA, 2)
         write_children(self.paths, METERS, pa.table({"uid": pa.array([1, 2], pa.uint64()), "name": ["d1", "d2"],
                                                      "t1": pa.array([10, 20], pa.int32())}))
         write_views(self.paths, TABLES)
@@ -113,7 +113,7 @@ def test_views_show_the_newest_rows_of_all_vnodes(engine: Engine) -> None:
     engine.dnode.maintain()
     one.compact(full=True)
     assert engine.query(READ) == expected
-    one.drop_children(METERS, [1])
+    one.tables.drop_children(METERS, [1])
     assert engine.query(READ) == expected[2:]
     engine.dnode.close()
 
@@ -171,7 +171,7 @@ def test_a_new_column_appears_with_new_views(engine: Engine) -> None:
     one.write(METERS, meters(1, (1, 1.0)))
     one.flush()
     for vnode in engine.vnodes:
-        vnode.define_table(METERS, METERS_SCHEMA.append(pa.field("c9", pa.string())), 1)
+        vnode.tables.define(METERS, METERS_SCHEMA.append(pa.field("c9", pa.string())), 1)
     assert engine.query(READ) == [("d1", 10, 1, 1.0)]
     table = ViewTable("power", "meters", METERS, (("ts", "c1"), ("current", "c2"), ("note", "c9")), ("c1",))
     write_views(engine.paths, [table])

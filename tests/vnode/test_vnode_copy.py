@@ -35,7 +35,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
 def opened(directory: Path, fs: Fs | None = None) -> Vnode:
     vnode = Vnode.open(directory, OPTIONS, fs=fs or FaultyFs(), clock=ManualClock())
     for table in (7, 8):
-        vnode.define_table(table, SCHEMA, 1)
+        vnode.tables.define(table, SCHEMA, 1)
     return vnode
 
 
@@ -57,7 +57,7 @@ def do_some(vnode: Vnode, chance: random.Random, count: int) -> None:
 
 
 def rows(vnode: Vnode) -> list[pa.Table]:
-    return [vnode.snapshot(table).to_arrow() for table in (7, 8)]
+    return [vnode.reader.snapshot(table).to_arrow() for table in (7, 8)]
 
 
 def transfer(source: VnodeCopySource, received: ReceivedCopy, size: int, between: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ def test_a_copy_made_under_load_follows(tmp_path: Path, seed: int) -> None:
             source.close()
     copy = Vnode.open(tmp_path / "b", OPTIONS, fs=FaultyFs(), clock=ManualClock())
     follow_up(active, copy)
-    copy.verify()
+    copy.reader.verify()
     assert rows(copy) == rows(active)
     do_some(active, chance, 30)
     follow_up(active, copy)
@@ -105,7 +105,7 @@ def test_a_copy_made_under_load_follows(tmp_path: Path, seed: int) -> None:
         name = f"wal/{first:020d}.log"
         if (active.directory / name).exists():
             assert (copy.directory / name).read_bytes() == (active.directory / name).read_bytes()
-    assert not any("copy" in owner for owner in active.stats().pins)
+    assert not any("copy" in owner for owner in active.reader.stats().pins)
     copy.close()
     assert rows(opened(tmp_path / "b")) == rows(active)
 
@@ -207,7 +207,7 @@ def test_a_copy_takes_the_place_of_a_vnode(tmp_path: Path) -> None:
     do_some(active, random.Random(8), 60)
     dnode = Dnode(DataPaths(tmp_path / "node"), fs=FaultyFs(), clock=ManualClock())
     before = dnode.open_vnode(1, OPTIONS)
-    before.define_table(7, SCHEMA, 1)
+    before.tables.define(7, SCHEMA, 1)
     source = active.copying.copy_files("copy")
     received = ReceivedCopy(dnode.paths.scratch / "vnode-1", source.files, FaultyFs())
     transfer(source, received, 9000, lambda: None)

@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
 
 def open_vnode(directory: Path, fs: FaultyFs | None = None, **options: int) -> Vnode:
     vnode = Vnode.open(directory, VnodeOptions(1, **options), fs=fs or FaultyFs(), clock=ManualClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode
 
 
@@ -39,7 +39,7 @@ def deliver(vnode: Vnode, partition: str, offsets: list[int], segment: str = "",
     values = [int(partition) * 1_000_000 + number * 1_000 + offset for offset in offsets]
     delivery = IngestDelivery(INGEST, partition, segment, np.array(offsets, np.int64))
     # As the engine does: row by row where that will do.
-    begun = vnode.begin_few(TABLE, ("ts", "v"), [(1 + int(partition), value, value) for value in values],
+    begun = vnode.writer.begin_few(TABLE, ("ts", "v"), [(1 + int(partition), value, value) for value in values],
                             delivery=delivery)
     if begun is not None:
         return begun.wait()
@@ -87,7 +87,7 @@ def test_each_row_is_in_the_log_once_whatever_comes_again(steps: list[tuple[int,
                 reached[partition] = max(reached[partition], first + count)
         wanted = sorted(partition * 1_000_000 + offset for partition, end in reached.items() for offset in range(end))
         assert sorted(values_in_log(directory)) == wanted
-        assert sorted(vnode.snapshot(TABLE).to_arrow().column("v").to_pylist()) == wanted
+        assert sorted(vnode.reader.snapshot(TABLE).to_arrow().column("v").to_pylist()) == wanted
 
 
 def test_records_say_where_their_rows_come_from(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_what_is_here_already_is_not_appended(tmp_path: Path) -> None:
     vnode = open_vnode(tmp_path)
     rows = [(1, 5, 5), (1, 6, 6)]
     first, again = (IngestDelivery(INGEST, "0", "", np.array(offsets, np.int64)) for offsets in ([0, 1], [1, 2]))
-    assert vnode.begin_few(TABLE, ("ts", "v"), rows, delivery=first) is not None
-    assert vnode.begin_few(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], delivery=again) is None
+    assert vnode.writer.begin_few(TABLE, ("ts", "v"), rows, delivery=first) is not None
+    assert vnode.writer.begin_few(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], delivery=again) is None
 
 
 def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_places_outlive_the_log(tmp_path: Path) -> None:
         deliver(vnode, "0", [offset])
     vnode.flush()
     vnode.maintain()
-    assert vnode.oldest_version > 1
+    assert vnode.reader.oldest_version() > 1
     vnode.close()
     vnode = open_vnode(tmp_path)
     before = vnode.acknowledged_version
@@ -154,6 +154,6 @@ def test_a_dropped_ingest_is_forgotten(tmp_path: Path) -> None:
     """After `forget_ingest` rows of the same places are new."""
     vnode = open_vnode(tmp_path)
     deliver(vnode, "0", [0])
-    vnode.forget_ingest(INGEST)
+    vnode.writer.forget_ingest(INGEST)
     before = vnode.acknowledged_version
     assert deliver(vnode, "0", [0]) == before + 1

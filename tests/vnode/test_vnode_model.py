@@ -15,6 +15,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.few_rows import write_few
 from kits.basics.shared_duckdb import duckdb_with
 
 from penstock.common.clock import ManualClock
@@ -114,7 +115,7 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         expected = {key: row for key, row in model.at.get(version, {}).items()
                     if ("tuids" not in arguments or key[0] in arguments["tuids"].to_pylist())
                     and arguments.get("first_ts", key[1]) <= key[1] <= arguments.get("last_ts", key[1])}
-        snapshot = vnode.snapshot(TABLE, as_of=version)
+        snapshot = vnode.reader.snapshot(TABLE, as_of=version)
         rows = snapshot.to_arrow(**arguments)
         assert as_rows(rows, model.key_columns) == expected
         places = [(1, 1), (2, 0), (2, 3)]
@@ -196,7 +197,7 @@ def write_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[st
     keys = [tuple(row[name] for name in ("_tuid", "ts", "k")[:model.key_columns + 1]) for row in rows]
     fits = len({*keys}) == len(keys) and not (left_out and any(key in model.rows for key in keys))
     values = [tuple(None if name in left_out else row[name] for name in ("_tuid", *schema.names)) for row in rows]
-    version = vnode.write_few(TABLE, tuple(schema.names), values, partial=bool(left_out))
+    version = write_few(vnode, TABLE, tuple(schema.names), values, partial=bool(left_out))
     assert (version is not None) == fits
     if version is not None:
         model.write(version, [{name: value for name, value in row.items() if name not in left_out} for row in rows])
@@ -217,7 +218,7 @@ def delete_rows(
         changes.append(FewRows(
             TABLE, tuple(schema.names), [tuple(row.values()) for row in rows], partial=False, batch=lambda: batch)
             if few else WrittenRows(TABLE, batch))
-    begun = vnode.begin_together(changes)
+    begun = vnode.writer.begin_together(changes)
     there = {key[:2] for key in model.rows} & set(places)
     if there:
         version += 1
@@ -236,7 +237,7 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
     model = Model(key_columns)
     directory = root / "0"
     vnode = Vnode.open(directory, OPTIONS, fs=FaultyFs(), clock=clock)
-    vnode.define_table(TABLE, schema, key_columns)
+    vnode.tables.define(TABLE, schema, key_columns)
     pin: int | None = None
     narrow = schema.field("b").type == pa.int16()
     for number, (name, *rest) in enumerate(ops, 1):
@@ -289,12 +290,12 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
             if name == "crash":
                 before.close()
         for uid in (1, 2):
-            assert vnode.last_ts(uid) == model.newest.get(uid)
+            assert vnode.reader.last_ts(uid) == model.newest.get(uid)
         if often:
             check(vnode, model, pin, {})
     for given_arguments in arguments:
         check(vnode, model, pin, given_arguments)
-    vnode.verify()
+    vnode.reader.verify()
     check_log(directory, model)
     check_written(directory, model, vnode.acknowledged_version)
     vnode.close()
@@ -347,11 +348,11 @@ def check_written(directory: Path, model: Model, last: int) -> None:
 def test_a_snapshot_older_than_what_was_collapsed_is_refused(tmp_path: Path) -> None:
     """Without a pin, a version whose rows were replaced and collapsed gives a named error, not a wrong answer."""
     vnode = Vnode.open(tmp_path, OPTIONS, fs=FaultyFs(), clock=ManualClock())
-    vnode.define_table(TABLE, schema_of(1, "ms"), 1)
+    vnode.tables.define(TABLE, schema_of(1, "ms"), 1)
     for value in (1, 2):
         vnode.write(TABLE, pa.RecordBatch.from_pylist([{"_tuid": 1, "ts": 5, "a": value}], schema=pa.schema(
             [("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("a", pa.int64())])))
     vnode.flush()
     with pytest.raises(SnapshotTooOldError, match="as of version 2 or later"):
-        vnode.snapshot(TABLE, as_of=1)
+        vnode.reader.snapshot(TABLE, as_of=1)
     vnode.close()

@@ -109,7 +109,7 @@ def test_compaction_holds_a_few_row_groups_of_large_parts(tmp_path: Path, monkey
     monkeypatch.setattr(part_writing, "ROW_GROUP_ROWS", 1000)
     monkeypatch.setattr(compaction, "_MERGED_BYTES", 8000 * 40)
     store = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
-    store.define_table(TABLE, SCHEMA, 1)
+    store.tables.define(TABLE, SCHEMA, 1)
     for write in range(writes):
         tuid = np.repeat(np.arange(1, 41, dtype=np.uint64), rows // 40)
         ts = np.tile(np.arange(rows // 40) * writes + write, 40)
@@ -137,7 +137,7 @@ def test_compaction_holds_a_few_row_groups_of_large_parts(tmp_path: Path, monkey
     assert store.compact(full=True) == writes
     assert written == read == rows * writes
     assert max(ahead) <= 12_000
-    found = store.snapshot(TABLE).to_arrow(["v"])
+    found = store.reader.snapshot(TABLE).to_arrow(["v"])
     assert found["v"].to_pylist() == [ts / 8 for _ in range(40) for ts in range(rows // 40 * writes)]
     store.close()
 
@@ -148,7 +148,7 @@ def test_a_flush_of_many_rows_is_cut_into_row_groups_and_parts(
     """Rows of several writes, some written again and some deleted, come out once each, sorted, in full row groups."""
     monkeypatch.setattr(part_writing, "MAX_PART_ROWS", 150_000)
     store = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
-    store.define_table(TABLE, SCHEMA, 1)
+    store.tables.define(TABLE, SCHEMA, 1)
     tables, per_write = 40, 1500
     for write in range(4):
         tuid = np.repeat(np.arange(1, tables + 1, dtype=np.uint64), per_write)
@@ -159,7 +159,7 @@ def test_a_flush_of_many_rows_is_cut_into_row_groups_and_parts(
             "n": pa.array((ts % 7).astype(np.int32), mask=ts % 5 == 0), "s": pa.array([f"w{write}"] * len(tuid))}))
     store.delete(TABLE, (7,), 100, 199)
     store.flush()
-    store.verify()
+    store.reader.verify()
     paths = sorted((tmp_path / "store" / "parts" / str(TABLE)).glob("0*.parquet"))
     span = per_write + 3 * per_write * 9 // 10
     assert [pq.ParquetFile(path).metadata.num_rows for path in paths] == [150_000, tables * span - 100 - 150_000]

@@ -55,13 +55,13 @@ def rows(*keys: tuple[int, int], value: int | None = 0) -> pa.RecordBatch:
 def open_vnode(directory: Path, fs: Fs | None = None, clock: ManualClock | None = None, **options: Any) -> Vnode:
     """Opens a vnode with the test table defined."""
     vnode = Vnode.open(directory, VnodeOptions(1, **options), fs=fs or FaultyFs(), clock=clock or ManualClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     return vnode
 
 
 def content(vnode: Vnode, as_of: int | None = None, table: int = TABLE) -> dict[tuple[int, int], int]:
     """Returns {(_tuid, ts): v}; no row is there twice."""
-    found = vnode.snapshot(table, as_of=as_of).to_arrow()
+    found = vnode.reader.snapshot(table, as_of=as_of).to_arrow()
     keys = list(zip(found["_tuid"].to_pylist(), found["ts"].cast(pa.int64()).to_pylist(), strict=True))
     assert len(keys) == len(set(keys))
     return dict(zip(keys, found["v"].to_pylist(), strict=True))
@@ -106,7 +106,7 @@ def test_whatever_call_fails_acknowledged_rows_stay(tmp_path: Path, fault: str, 
         found = content(again)
         assert {k: v for k, v in found.items() if k not in uncertain} == \
             {k: v for k, v in expected.items() if k not in uncertain}
-        again.verify()
+        again.reader.verify()
         again.close()
         if not fs.failed:
             return
@@ -119,7 +119,7 @@ def test_a_flush_that_fails_doubles_no_row_of_any_table(tmp_path: Path, fault: s
     for fail_at in range(1, 80):
         fs = FaultyFs(fault=fault)
         vnode = open_vnode(tmp_path / str(fail_at), fs)
-        vnode.define_table(TABLE + 1, SCHEMA, 1)
+        vnode.tables.define(TABLE + 1, SCHEMA, 1)
         for turn in range(3):
             for table in (TABLE, TABLE + 1):
                 if vnode._wal.failed is None:
@@ -157,7 +157,7 @@ def test_flushes_take_no_more_than_a_tenth_of_the_time(
         vnode.write(TABLE, rows(*((1, first + place) for place in range(count))))
         clock.advance(seconds)
         vnode.maintain()
-        return vnode.stats().part_rows
+        return vnode.reader.stats().part_rows
 
     assert [flushed_after(0.5), flushed_after(0.5)] == [0, 2]
     assert [flushed_after(20.0), flushed_after(6.0), flushed_after(1.0)] == [2, 2, 5]
@@ -169,7 +169,7 @@ def test_concurrent_writers_flushes_and_readers_agree(tmp_path: Path) -> None:
     """Threads write, flush, compact and read at once; a read after an acknowledged write sees it."""
     vnode = Vnode.open(tmp_path, VnodeOptions(1, compact_min_parts=2, part_grace_s=0.0), fs=OsFs(),
                        clock=SystemClock())
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     done = threading.Event()
     problems: list[BaseException] = []
 
@@ -182,8 +182,8 @@ def test_concurrent_writers_flushes_and_readers_agree(tmp_path: Path) -> None:
     def write(uid: int) -> None:
         for ts in range(60):
             version = vnode.write(TABLE, rows((uid, ts), value=ts))
-            assert vnode.snapshot(TABLE).version >= version
-            found = vnode.snapshot(TABLE).to_arrow(["v"], pa.array([uid], pa.uint64()))
+            assert vnode.reader.snapshot(TABLE).version >= version
+            found = vnode.reader.snapshot(TABLE).to_arrow(["v"], pa.array([uid], pa.uint64()))
             assert found["v"].to_pylist() == list(range(ts + 1))
 
     def upkeep() -> None:
@@ -210,25 +210,25 @@ def test_columns_come_and_go(tmp_path: Path) -> None:
     vnode = open_vnode(tmp_path)
     vnode.write(TABLE, rows((1, 1), value=1))
     vnode.flush()
-    vnode.define_table(TABLE, SCHEMA.append(pa.field("w", pa.string())), 1)
+    vnode.tables.define(TABLE, SCHEMA.append(pa.field("w", pa.string())), 1)
     vnode.write(TABLE, pa.record_batch({"_tuid": pa.array([1], pa.uint64()), "ts": pa.array([2], pa.timestamp("ms")),
                                         "w": pa.array(["new"])}))
     vnode.write(TABLE, pa.record_batch({"_tuid": pa.array([1], pa.uint64()), "ts": pa.array([1], pa.timestamp("ms")),
                                         "w": pa.array(["late"])}))
-    found = vnode.snapshot(TABLE).to_arrow()
+    found = vnode.reader.snapshot(TABLE).to_arrow()
     assert found["v"].to_pylist() == [1, None]
     assert found["w"].to_pylist() == ["late", "new"]
     vnode.flush()
     vnode.compact(full=True)
-    vnode.define_table(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("w", pa.string())]), 1)
-    assert vnode.snapshot(TABLE).to_arrow().column_names == ["_tuid", "ts", "w", "_ver"]
+    vnode.tables.define(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("w", pa.string())]), 1)
+    assert vnode.reader.snapshot(TABLE).to_arrow().column_names == ["_tuid", "ts", "w", "_ver"]
     with pytest.raises(InvalidStatementError, match="cannot change its type"):
-        vnode.define_table(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("w", pa.int64())]), 1)
+        vnode.tables.define(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("w", pa.int64())]), 1)
     with pytest.raises(InvalidStatementError, match="key"):
-        vnode.define_table(TABLE, pa.schema([("ts", pa.timestamp("us")), ("w", pa.string())]), 1)
+        vnode.tables.define(TABLE, pa.schema([("ts", pa.timestamp("us")), ("w", pa.string())]), 1)
     vnode.close()
     again = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
-    assert again.snapshot(TABLE).to_arrow()["w"].to_pylist() == ["late", "new"]
+    assert again.reader.snapshot(TABLE).to_arrow()["w"].to_pylist() == ["late", "new"]
     again.close()
 
 
@@ -248,9 +248,9 @@ def test_bad_batches_are_refused_whole(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         vnode.write(TABLE + 1, good)
     with pytest.raises(NotFoundError):
-        vnode.snapshot(TABLE + 1)
+        vnode.reader.snapshot(TABLE + 1)
     with pytest.raises(InvalidValueError, match="not acknowledged"):
-        vnode.snapshot(TABLE, as_of=1)
+        vnode.reader.snapshot(TABLE, as_of=1)
     assert vnode.acknowledged_version == 0
     vnode.close()
     with pytest.raises(UnavailableError):
@@ -284,7 +284,7 @@ def test_a_pin_keeps_the_log_and_old_versions_over_a_restart(tmp_path: Path) -> 
     clock.advance(10)
     vnode.maintain()
     vnode.compact(full=True)
-    assert vnode.stats().part_rows == 2
+    assert vnode.reader.stats().part_rows == 2
     with pytest.raises(WalGapError):
         WalReader(LogFiles(tmp_path / "wal", OsFs()), 11).read()
     vnode.close()
@@ -297,9 +297,9 @@ def test_a_snapshot_outlives_compaction_and_table(tmp_path: Path) -> None:
     for ts in range(3):
         vnode.write(TABLE, rows((1, ts), value=ts))
         vnode.flush()
-    snapshot = vnode.snapshot(TABLE)
+    snapshot = vnode.reader.snapshot(TABLE)
     vnode.compact(full=True)
-    vnode.drop_table(TABLE)
+    vnode.tables.drop(TABLE)
     clock.advance(6)
     vnode.maintain()
     assert snapshot.to_arrow()["v"].to_pylist() == [0, 1, 2]
@@ -316,10 +316,10 @@ def test_dropped_children_are_gone_for_every_reader(tmp_path: Path) -> None:
     vnode.write(TABLE, rows((1, 1), (2, 1), value=1))
     vnode.flush()
     vnode.write(TABLE, rows((1, 2), (2, 2), value=2))
-    vnode.drop_children(TABLE, [1])
+    vnode.tables.drop_children(TABLE, [1])
     expected = {(2, 1): 1, (2, 2): 2}
     assert content(vnode) == expected
-    assert vnode.last_ts(1) is None
+    assert vnode.reader.last_ts(1) is None
     vnode.close()
     vnode = open_vnode(tmp_path, part_grace_s=0.0)
     assert content(vnode) == expected
@@ -329,7 +329,7 @@ def test_dropped_children_are_gone_for_every_reader(tmp_path: Path) -> None:
     vnode.maintain()
     vnode.compact(full=True)
     assert content(vnode) == expected | {(2, 3): 3}
-    assert (vnode.stats().part_rows, vnode.stats().tombstones) == (3, 0)
+    assert (vnode.reader.stats().part_rows, vnode.reader.stats().tombstones) == (3, 0)
     vnode.close()
 
 
@@ -344,10 +344,10 @@ def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
         vnode.flush()
     assert vnode.compact() == 2
     vnode.maintain()
-    assert vnode.stats().parts == 2
+    assert vnode.reader.stats().parts == 2
     expected = {(1, ts): 2 if ts == 5 else 0 for ts in range(100) if ts != 50}
     assert content(vnode) == expected
-    select = vnode.snapshot(TABLE).to_sql()
+    select = vnode.reader.snapshot(TABLE).to_sql()
     with duckdb.connect() as connection:
         for name, table in select.tables.items():
             connection.register(name, table)
@@ -367,8 +367,8 @@ def test_duckdb_knows_about_how_many_rows_parts_have(tmp_path: Path) -> None:
     for first, last in ((0, 3), (3, 2_000), (2_000, 4_100)):
         vnode.write(TABLE, rows(*((1, ts) for ts in range(first, last))))
         vnode.flush()
-    assert vnode.stats().parts == 3
-    select = vnode.snapshot(TABLE).to_sql(["v"])
+    assert vnode.reader.stats().parts == 3
+    select = vnode.reader.snapshot(TABLE).to_sql(["v"])
     with duckdb.connect() as connection:
         (_, plan), = connection.sql(f"EXPLAIN (FORMAT JSON) {select.sql}").fetchall()
     assert 3_000 < _estimates(json.loads(plan)[0])[-1] < 9_000
@@ -390,7 +390,7 @@ def test_queries_find_deleted_rows_by_their_time(tmp_path: Path, epochs: bool) -
     vnode.flush()
     for ts in (3, 5):
         vnode.delete(TABLE, [1], ts, ts)
-    select = vnode.snapshot(TABLE).to_sql(epochs=epochs)
+    select = vnode.reader.snapshot(TABLE).to_sql(epochs=epochs)
     with duckdb_with(select.tables) as connection:
         (conditions,) = join_conditions(connection, select.sql)
         assert len(connection.sql(select.sql).fetchall()) == 7
@@ -412,7 +412,7 @@ def test_deletes_that_a_reader_holds_up_are_cheap(tmp_path: Path, monkeypatch: p
     for ts in range(0, 100, 2):
         vnode.delete(TABLE, [1], ts, ts + 1 if ts < 50 else ts)
     assert vnode._store.tables[TABLE]._deletes._told_ranges is before
-    assert vnode.stats().tombstones == len(vnode._store.tables[TABLE].tombstones) == 50
+    assert vnode.reader.stats().tombstones == len(vnode._store.tables[TABLE].tombstones) == 50
     assert len(content(vnode)) == 25
     vnode.flush()
     assert vnode.compact() == 0
@@ -430,11 +430,11 @@ def test_tombstones_go_when_no_file_needs_them(tmp_path: Path) -> None:
     vnode.delete(TABLE, [1], 1, 1)
     vnode.delete(TABLE, None, 2, 2)
     vnode.flush()
-    assert vnode.stats().tombstones == 2
+    assert vnode.reader.stats().tombstones == 2
     vnode.compact(full=True)
     vnode.maintain()
     vnode.compact(full=True)
-    assert vnode.stats().tombstones == 0
+    assert vnode.reader.stats().tombstones == 0
     assert content(vnode) == {(2, 1): 1}
     vnode.close()
 
@@ -456,7 +456,7 @@ def test_damaged_files_are_named(tmp_path: Path, what: str, damage: str) -> None
     else:
         path.write_bytes(data if damage == "flip" else data[:len(data) // 2])
     with pytest.raises(CorruptionError, match=path.name):
-        Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock()).verify()
+        Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock()).reader.verify()
 
 
 def test_a_crash_after_each_write_loses_nothing(tmp_path: Path) -> None:
@@ -567,11 +567,11 @@ def test_the_dnode_maintains_closes_and_drops_its_vnodes(tmp_path: Path) -> None
     first, second = (dnode.open_vnode(n, VnodeOptions(n)) for n in (1, 2))
     assert dnode.open_vnode(1, VnodeOptions(1)) is dnode.vnode(1) is first
     for vnode in (first, second):
-        vnode.define_table(TABLE, SCHEMA, 1)
+        vnode.tables.define(TABLE, SCHEMA, 1)
         vnode.write(TABLE, rows((1, 1)))
     clock.advance(10)
     dnode.maintain()
-    assert first.stats().persisted_version == 1
+    assert first.reader.stats().persisted_version == 1
     assert dnode.problems == {}
     dnode.drop_vnode(2)
     assert not (tmp_path / "vnode" / "2").exists()
@@ -580,7 +580,7 @@ def test_the_dnode_maintains_closes_and_drops_its_vnodes(tmp_path: Path) -> None
     first.write(TABLE, rows((1, 2)))
     dnode.close()
     again = Vnode.open(tmp_path / "vnode" / "1", VnodeOptions(1), fs=OsFs(), clock=clock)
-    assert again.stats().memtable_rows == 0
+    assert again.reader.stats().memtable_rows == 0
     assert len(content(again)) == 2
     again.close()
 
@@ -591,7 +591,7 @@ def test_the_dnode_shows_and_forgets_problems(tmp_path: Path) -> None:
     fs = FaultyFs()
     dnode = Dnode(DataPaths(tmp_path), fs=fs, clock=clock)
     vnode = dnode.open_vnode(1, VnodeOptions(1))
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     vnode.write(TABLE, rows((1, 1)))
     clock.advance(2.5)
     fs.calls, fs.fail_at = 0, 2

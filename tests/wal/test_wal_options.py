@@ -71,16 +71,16 @@ def test_level_2_holds_from_the_statement_on(bed: Bed) -> None:
     """What was written before ALTER and what comes after it survive a power cut."""
     for number in range(3):
         bed.insert(number)
-    assert bed.engine.storage.vnode(2).stats().synced_version == 0
+    assert bed.engine.storage.vnode(2).reader.stats().synced_version == 0
     bed.execute("ALTER DATABASE d WAL_LEVEL 2")
-    assert bed.engine.storage.vnode(2).stats().synced_version == 3
+    assert bed.engine.storage.vnode(2).reader.stats().synced_version == 3
     bed.insert(3)
     bed.lose_power()
     assert bed.engine.storage.problem(2) is None
     assert bed.values == [0, 1, 2, 3]
     bed.execute("ALTER DATABASE d WAL_LEVEL 1")
     bed.insert(4)
-    assert bed.engine.storage.vnode(2).stats().synced_version < bed.engine.storage.vnode(2).acknowledged_version
+    assert bed.engine.storage.vnode(2).reader.stats().synced_version < bed.engine.storage.vnode(2).acknowledged_version
     bed.engine.close()
 
 
@@ -111,7 +111,7 @@ def test_the_period_and_retention_act_at_once(bed: Bed) -> None:
     bed.execute("ALTER DATABASE d WAL_FSYNC_PERIOD 1000")
     bed.clock.advance(1.5)
     bed.engine.maintain()
-    assert vnode.stats().synced_version == 1
+    assert vnode.reader.stats().synced_version == 1
     text = "x" * 20_000
     bed.execute("CREATE TABLE d.long (ts TIMESTAMP, v VARCHAR(30000))")
     for number in range(12):
@@ -119,12 +119,12 @@ def test_the_period_and_retention_act_at_once(bed: Bed) -> None:
     vnode.flush()
     bed.clock.advance(60)
     bed.engine.maintain()
-    before = vnode.stats().wal_segments
+    before = vnode.reader.stats().wal_segments
     assert before > 2
     bed.execute("ALTER DATABASE d WAL_RETENTION_PERIOD 0 WAL_RETENTION_SIZE 0")
     bed.clock.advance(60)
     bed.engine.maintain()
-    assert vnode.stats().wal_segments < before
+    assert vnode.reader.stats().wal_segments < before
     bed.engine.close()
 
 

@@ -53,8 +53,12 @@ class VnodeReader:
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
-    def snapshot(self, table_uid: int, as_of: int | None) -> Snapshot:
-        """Returns a view of a table; see `Vnode.snapshot`."""
+    def snapshot(self, table_uid: int, *, as_of: int | None = None) -> Snapshot:
+        """Returns a view of a table as of a version (None: everything acknowledged).
+
+        Raises NotFoundError, InvalidValueError for a version that isn't acknowledged, SnapshotTooOldError when
+        older rows of the table were collapsed (a pin at or before `as_of` prevents that).
+        """
         with self._store.lock:
             return self._snapshot(self._store.table(table_uid), as_of)
 
@@ -68,9 +72,15 @@ class VnodeReader:
         return Snapshot.of(table, vgroup_id, version, store.cache)
 
     def newest_rows(
-        self, table_uid: int, columns: Sequence[str], tuids: U64 | None, values: bool, as_of: int | None
+        self, table_uid: int, columns: Sequence[str], tuids: U64 | None = None, *, values: bool = False,
+        as_of: int | None = None,
     ) -> pa.Table | None:
-        """Returns the newest rows of child tables; see `Vnode.newest_rows`."""
+        """Returns `_tuid` and columns of each child table's newest row; `tuids`: of these only.
+
+        Of some it returns all rows: where the newest one was deleted, and with `values` where that has NULLs. None
+        where this takes as long as to read the whole table: if that is so of many, or many are far behind. `as_of`, and
+        what is raised, is that of `snapshot`.
+        """
         store = self._store
         with store.lock:
             table = store.table(table_uid)
@@ -81,7 +91,7 @@ class VnodeReader:
         return NewestRows(snapshot, columns, values=values).read(of, times, likely)
 
     def last_ts(self, tuid: int) -> int | None:
-        """Returns the greatest ts ever written to a child table, or None."""
+        """Returns the greatest ts ever written to a child table (deleted rows count too), or None."""
         with self._store.lock:
             for table in self._store.tables.values():
                 newest = table.newest.get(tuid)
@@ -90,12 +100,12 @@ class VnodeReader:
         return None
 
     def logged(self, table_uid: int) -> LoggedRows | None:
-        """Returns what the log has of a table; see `Vnode.logged`."""
+        """Returns what the log has of a table, None if there is no such table. Waits for nobody."""
         table = self._store.tables.get(table_uid)
         return None if table is None else LoggedRows(*table.logged, self._store.wal.acknowledged_version, table)
 
     def newest_uid(self) -> int:
-        """Returns the greatest uid among the storage tables and their child tables, 0 if there are none."""
+        """Returns the greatest uid among the tables and the child tables that it has, or had, rows of; 0 without."""
         with self._store.lock:
             return max((int(uid) for table in self._store.tables.values()
                         for uid in (table.uid, *table.newest.tuids[-1:])), default=0)
@@ -106,7 +116,7 @@ class VnodeReader:
             return list(self._store.tables)
 
     def children_of(self, table_uid: int) -> U64:
-        """Returns the child tables of a storage table, ascending."""
+        """Returns the child tables that the vnode has, or had, rows of, ascending."""
         with self._store.lock:
             return self._store.table(table_uid).newest.tuids.copy()
 

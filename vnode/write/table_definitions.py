@@ -29,7 +29,11 @@ class TableDefinitions:
         self._tombstone_files = tombstone_files
 
     def define(self, table_uid: int, schema: pa.Schema, key_columns: int) -> None:
-        """Makes a table known, or gives it its newest columns; see `Vnode.define_table`."""
+        """Makes a storage table known, or gives it its newest columns; the same call again changes nothing.
+
+        `schema`: the physical columns, the primary timestamp first; `key_columns`: 1, or 2 for a composite key.
+        Raises InvalidStatementError when the key or the type of a column would change.
+        """
         store = self._store
         schema = pa.schema([(field.name, field.type) for field in schema])
         _check_columns(table_uid, schema, key_columns)
@@ -81,7 +85,7 @@ class TableDefinitions:
             self._tombstone_files.forget(table_uid)
 
     def drop_children(self, table_uid: int, tuids: Sequence[int]) -> None:
-        """Removes child tables with all their rows; see `Vnode.drop_children`."""
+        """Removes all rows of child tables for every reader, also for older snapshots; their uids never come back."""
         if not tuids:
             return
         store = self._store

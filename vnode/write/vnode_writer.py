@@ -81,7 +81,7 @@ class DeletedRows:
 
 
 class FewRows(NamedTuple):
-    """A few rows of a table, as `Vnode.write_few` takes them; `batch` returns them for `Vnode.write`, if need be."""
+    """A few rows of a table, as `begin_few` takes them; `batch` returns them for `Vnode.write`, if need be."""
 
     table_uid: int
     columns: Sequence[str]
@@ -106,9 +106,12 @@ class VnodeWriter:
         self._wal = store.wal
         self._flush = flush
 
-    def begin_write(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
-                    delivery: IngestDelivery | None) -> BegunWrite:
-        """Begins to upsert rows, of which there are some; see `Vnode.begin_write`."""
+    def begin_write(self, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None,
+                    ingest_time_ms: int | None = None) -> BegunWrite:
+        """Begins what `Vnode.write` does with some rows, and raises what it does.
+
+        Who waits for the last of several writes waits for the log once.
+        """
         store = self._store
         table = store.table(table_uid)
         columns = table.columns
@@ -160,9 +163,17 @@ class VnodeWriter:
                 table.note_place(origin, ticket.version)
             return self._begun(table, ticket)
 
-    def begin_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool,
-                  delivery: IngestDelivery | None) -> BegunWrite | None:
-        """Begins to write a few rows; see `Vnode.begin_few`."""
+    def begin_few(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row], *, partial: bool = False,
+                  delivery: IngestDelivery | None = None) -> BegunWrite | None:
+        """Begins to upsert a few rows at a fraction of what `begin_write` costs.
+
+        Each row has the uid of its child table, its time as an integer, and the values of all other `columns`.
+        `partial`: of some columns these aren't given, and NULL; where a row is there already, they keep what is stored.
+        Returns None, and writes nothing, where only `begin_write` will do: the table has other columns by now, or what
+        is stored counts; many rows are older than the newest of their child table; a key comes twice, or is NULL; some
+        rows of a `delivery` are here. Raises struct.error for a value that doesn't fit its column, UnicodeEncodeError
+        for text that is none, NotFoundError, StorageError.
+        """
         store = self._store
         with store.lock:
             store.require_writable()
@@ -206,7 +217,7 @@ class VnodeWriter:
         return ticket
 
     def begin_delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> BegunWrite:
-        """Begins to delete rows; see `Vnode.delete`."""
+        """Begins what `Vnode.delete` does; see `begin_write`."""
         store = self._store
         uids = None if tuids is None else tuple(sorted(set(tuids)))
         with store.lock:
@@ -218,7 +229,12 @@ class VnodeWriter:
         return BegunWrite(self._wal, ticket, None)
 
     def begin_together(self, changes: Sequence[Change]) -> BegunWrite | None:
-        """Begins all of some changes, which readers see at once; see `Vnode.begin_together`."""
+        """Begins to write and to delete rows of some tables, in this order: all of it or nothing is seen and kept.
+
+        Readers see none of it until it is acknowledged as a whole, and a crash leaves all or nothing. Of rows to be
+        deleted only those are that were there before. None, with nothing written, where there is nothing to do. Who
+        else writes to the vnode waits meanwhile. Raises as `Vnode.write` does; then nothing is written.
+        """
         store = self._store
         prepared = [self._prepared(change) for change in changes]
         with store.lock:
@@ -296,14 +312,14 @@ class VnodeWriter:
         return ticket
 
     def begin_meta(self, body: dict[str, Any]) -> BegunWrite:
-        """Begins to write a META record."""
+        """Begins what `Vnode.write_meta` does; see `begin_write`."""
         with self._store.lock:
             self._store.require_writable()
             ticket = self._wal.enqueue_meta(body, self._store.clock.now_ms())
         return BegunWrite(self._wal, ticket, None)
 
     def write_time_mark(self, writer: str, ts_ms: int) -> int:
-        """Writes a TIME_MARK record; returns its version."""
+        """Puts a TIME_MARK record into the log and returns its version."""
         with self._store.lock:
             self._store.require_writable()
             ticket = self._wal.enqueue_time_mark(writer, ts_ms, self._store.clock.now_ms())
@@ -311,7 +327,7 @@ class VnodeWriter:
         return ticket.version
 
     def forget_ingest(self, ingest: int) -> None:
-        """Forgets how far an ingest is in its partitions."""
+        """Forgets how far an ingest is that will never write again; on disk with the next flush."""
         with self._store.lock:
             for table in self._store.tables.values():
                 for partition in [one for one in table.places if one[0] == ingest]:

@@ -70,7 +70,7 @@ def _delete_at(sandbox: Sandbox, child: str, *times: int) -> None:
     found = sandbox.engine.catalog.child("d", child)
     assert stable is not None
     assert found is not None
-    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_together([DeletedRows(
+    begun = sandbox.engine.storage.vnode(found.vgroup_id).writer.begin_together([DeletedRows(
         stable.uid, np.full(len(times), found.uid, np.uint64), np.array(times, np.int64))])
     assert begun is not None
     begun.wait()
@@ -82,7 +82,7 @@ def _deliver(sandbox: Sandbox, child: str, row: tuple[Any, ...]) -> None:
     found = sandbox.engine.catalog.child("d", child)
     assert stable is not None
     assert found is not None
-    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_few(
+    begun = sandbox.engine.storage.vnode(found.vgroup_id).writer.begin_few(
         stable.uid, tuple(column.physical for column in stable.columns), [(found.uid, *row)],
         delivery=IngestDelivery(1, "partition", "", np.array([4])))
     assert begun is not None

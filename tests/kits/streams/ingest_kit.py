@@ -169,7 +169,7 @@ def logged(box: Sandbox) -> Counter[int]:
     found: Counter[int] = Counter()
     for database in box.engine.catalog.databases():
         for vgroup_id in database.vgroup_ids:
-            first = box.engine.storage.vnode(vgroup_id).oldest_version
+            first = box.engine.storage.vnode(vgroup_id).reader.oldest_version()
             reader = WalReader(LogFiles(box.engine.paths.wal(vgroup_id), OsFs()), first)
             while records := reader.read():
                 for record in records:

@@ -159,7 +159,7 @@ class Store:
             for vgroup in catalog.db.vgroup_ids
         }
         for vnode in self.vnodes.values():
-            vnode.define_table(SUPER_UID, schema, 2 if catalog.meters.key_column is not None else 1)
+            vnode.tables.define(SUPER_UID, schema, 2 if catalog.meters.key_column is not None else 1)
             vnode.set_pin("test", 0)
 
     def wal(self, vgroup: int) -> Path:
@@ -213,7 +213,7 @@ class Store:
         children = {child.uid: child for child in self.catalog.child_list}
         tables = []
         for vnode in self.vnodes.values():
-            stored = vnode.snapshot(SUPER_UID).to_arrow()
+            stored = vnode.reader.snapshot(SUPER_UID).to_arrow()
             tuids = stored.column("_tuid").to_pylist()
             table = stored.select(["_tuid"])
             for name, field in self.fields.items():
@@ -294,7 +294,7 @@ class MemoryEnvironment:
 
     def ask(self, request: StoreRequest) -> pa.Table:
         assert isinstance(request, RowsRequest | SpanRequest)
-        snapshot = self.kit.vnodes[request.vgroup_id].snapshot(request.table_uid, as_of=request.as_of)
+        snapshot = self.kit.vnodes[request.vgroup_id].reader.snapshot(request.table_uid, as_of=request.as_of)
         if isinstance(request, SpanRequest):
             span = snapshot.span(request.first_ts, request.last_ts)
             return pa.Table.from_pylist([] if span is None else [asdict(span)])
@@ -489,9 +489,9 @@ def assert_balanced(status: TaskStatus) -> None:
 
 
 def _delete_each(vnode: Vnode, tuids: Sequence[int], first_ts: int, last_ts: int) -> None:
-    found = vnode.snapshot(SUPER_UID).to_arrow(None, pa.array(tuids, pa.uint64()), first_ts, last_ts)
+    found = vnode.reader.snapshot(SUPER_UID).to_arrow(None, pa.array(tuids, pa.uint64()), first_ts, last_ts)
     points = found.select([0, 1]).group_by(found.column_names[:2]).aggregate([])
-    begun = vnode.begin_together([DeletedRows(
+    begun = vnode.writer.begin_together([DeletedRows(
         SUPER_UID, points.column(0).to_numpy(), points.column(1).cast(pa.int64()).to_numpy())])
     if begun is not None:
         begun.wait()

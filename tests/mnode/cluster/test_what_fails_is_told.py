@@ -61,7 +61,7 @@ class Failing:
 @pytest.fixture
 def vnode(tmp_path: Path) -> Any:
     made = Vnode.open(tmp_path / "source", VnodeOptions(VGROUP, replicated=True), fs=OsFs(), clock=ManualClock())
-    made.define_table(7, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())]), 1)
+    made.tables.define(7, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())]), 1)
     made.copying.acknowledge(made.copying.written_version)
     yield made
     made.close()

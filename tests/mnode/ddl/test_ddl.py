@@ -408,7 +408,7 @@ def test_streams_hold_the_wal_from_their_start(db: Embedded) -> None:
     assert stream is not None
 
     def pins() -> dict[int, dict[str, int]]:
-        return {vgroup: db.engine.storage.vnode(vgroup).stats().pins for vgroup, _ in stream.start_cut}
+        return {vgroup: db.engine.storage.vnode(vgroup).reader.stats().pins for vgroup, _ in stream.start_cut}
 
     owner = f"stream-{stream.id:x}"
     assert pins() == {vgroup: {owner: version} for vgroup, version in stream.start_cut}

@@ -44,7 +44,7 @@ class DiskOfNode:
             catalog.follow(FOLLOWS)
             self.vnode.copying.follow(FOLLOWS)
         else:
-            self.vnode.define_table(7, SCHEMA, 1)
+            self.vnode.tables.define(7, SCHEMA, 1)
 
     def write(self, number: int) -> None:
         """Changes the catalog, and some rows."""
@@ -150,8 +150,8 @@ def test_nodes_take_turns(tmp_path: Path, seed: int) -> None:
             there = standby.stored.logs()[log]
             assert there.bounds().written == there.bounds().synced == there.bounds().floor == here.bounds().written
             assert cut_to(there.epochs(), there.bounds().written) == cut_to(here.epochs(), here.bounds().written)
-        if standby.vnode.table_uids:
-            assert standby.vnode.snapshot(7).to_arrow().equals(active.vnode.snapshot(7).to_arrow())
+        if standby.vnode.reader.table_uids():
+            assert standby.vnode.reader.snapshot(7).to_arrow().equals(active.vnode.reader.snapshot(7).to_arrow())
         for _ in range(chance.randrange(3)):  # what nobody gets, and so is cut off
             number += 1
             active.write(number)

@@ -29,11 +29,11 @@ def test_what_was_dropped_elsewhere_is_forgotten(tmp_path: Path) -> None:
     storage = db.engine.storage
     vnode = storage.vnode(2)
     tables = {table.name: table.uid for kind in ("super", "normal") for table in db.engine.catalog.tables("d", kind)}
-    assert (len(vnode.children_of(tables["s"])), len(vnode.table_uids)) == (4, 3)
+    assert (len(vnode.reader.children_of(tables["s"])), len(vnode.reader.table_uids())) == (4, 3)
     for _ in range(2):
         storage.forget_dropped()
-        assert vnode.snapshot(tables["s"]).to_arrow().num_rows == 2
-        assert sorted(vnode.table_uids) == sorted(tables.values())
+        assert vnode.reader.snapshot(tables["s"]).to_arrow().num_rows == 2
+        assert sorted(vnode.reader.table_uids()) == sorted(tables.values())
     assert db.run("SELECT count(*), sum(v) FROM d.s") == [(2, 2)]
     assert db.run("SELECT v FROM d.u") == [(2,)]
     db.execute("INSERT INTO d.c1 USING d.s TAGS (1) VALUES (1600000000000, 8)")

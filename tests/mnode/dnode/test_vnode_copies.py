@@ -42,7 +42,7 @@ def no_catalog(node: int) -> CopySource:
 def source(tmp_path: Path) -> Vnode:
     """A vnode with rows in parts, and some in its log only."""
     vnode = opened(tmp_path / "source")
-    vnode.define_table(TABLE, SCHEMA, 1)
+    vnode.tables.define(TABLE, SCHEMA, 1)
     write(vnode, 0, 1000)
     vnode.flush()
     write(vnode, 1000, 1100)
@@ -64,12 +64,12 @@ def test_what_arrives_is_the_vnode(source: Vnode, tmp_path: Path, monkeypatch: p
         for old in chance.sample(late, min(2, len(late))):
             reception.take(old)
     folder = reception.finish()
-    assert "copy-1" in source.stats().pins
+    assert "copy-1" in source.reader.stats().pins
     assert sources.answer(1, reception.request()) is None
-    assert "copy-1" not in source.stats().pins
+    assert "copy-1" not in source.reader.stats().pins
     copy = opened(folder)
     copy.copying.acknowledge(copy.copying.written_version)
-    assert sorted(copy.snapshot(TABLE).to_arrow(["v"]).column("v").to_pylist()) == list(range(1100))
+    assert sorted(copy.reader.snapshot(TABLE).to_arrow(["v"]).column("v").to_pylist()) == list(range(1100))
     copy.close()
     source.close()
 
@@ -84,7 +84,7 @@ def test_a_copy_that_the_active_has_forgotten_is_begun_anew(source: Vnode, tmp_p
     assert reception.take(first)
     clock.advance(61.0)
     sources.end_idle()
-    assert source.stats().pins == {}
+    assert source.reader.stats().pins == {}
     second = sources.answer(1, reception.request())
     assert second is not None
     with pytest.raises(UnavailableError, match="this copy has ended"):

@@ -36,14 +36,14 @@ def vnodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Vnode
     for vgroup in VGROUPS:
         found[vgroup] = Vnode.open(tmp_path_factory.mktemp(f"v{vgroup}"), VnodeOptions(vgroup), fs=FaultyFs(),
                                    clock=ManualClock())
-        found[vgroup].define_table(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())]), 1)
+        found[vgroup].tables.define(TABLE, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())]), 1)
     yield found
     for vnode in found.values():
         vnode.close()
 
 
 def begun_in(vnode: Vnode, number: int) -> BegunWrite:
-    return vnode.begin_write(TABLE, pa.record_batch(
+    return vnode.writer.begin_write(TABLE, pa.record_batch(
         [pa.array([number], pa.uint64()), pa.array([number], pa.timestamp("ms")), pa.array([number])],
         names=["_tuid", "ts", "v"]))
 

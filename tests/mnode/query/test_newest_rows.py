@@ -12,7 +12,7 @@ from kits.engines.sandboxes import T0, TestBed
 
 from penstock.planner.query import query_groups
 from penstock.vnode.read import newest_rows
-from penstock.vnode.vnode import Vnode
+from penstock.vnode.read.vnode_reader import VnodeReader
 
 TABLES = 4
 QUERIES = (
@@ -88,14 +88,14 @@ def _sql(value: int | None) -> str:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether newest rows were found, per vnode that was asked for them."""
     asked: list[bool] = []
-    read_newest = Vnode.newest_rows
+    read_newest = VnodeReader.newest_rows
 
-    def noted(self: Vnode, *arguments: object, **how: object) -> object:
+    def noted(self: VnodeReader, *arguments: object, **how: object) -> object:
         rows = read_newest(self, *arguments, **how)  # type: ignore[arg-type]
         asked.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(Vnode, "newest_rows", noted)
+    monkeypatch.setattr(VnodeReader, "newest_rows", noted)
     return asked
 
 

@@ -84,7 +84,7 @@ def test_logs_are_let_go_of_by_what_has_moved() -> None:
         home = catalog.table("d", "p").vgroup_id
         for name, read in (("of_p", {home}), ("per_g", set(vgroups(bed)))):
             stream = catalog.streams.named(name)
-            pins = {one for one in vgroups(bed) if pin_of(stream.id) in storage.vnode(one).stats().pins}
+            pins = {one for one in vgroups(bed) if pin_of(stream.id) in storage.vnode(one).reader.stats().pins}
             assert (pins, {one for one, _ in stream.start_cut}) == (read, read)
 
 

@@ -148,7 +148,7 @@ def test_a_crash_at_any_step_leaves_one_of_both(tmp_path: Path, step: str, monke
         (stream,) = bed.engine.catalog.streams.all()
         assert bed.engine.catalog.staged_tables("d") == []
         assert {path.name for path in (tmp_path / "streams").iterdir()} == {f"{stream.id:x}"}
-        pins = bed.engine.storage.vnode(bed.engine.catalog.databases()[0].vgroup_ids[0]).stats().pins
+        pins = bed.engine.storage.vnode(bed.engine.catalog.databases()[0].vgroup_ids[0]).reader.stats().pins
         assert set(pins) == {f"stream-{stream.id:x}"}
         assert (stream.target_uid == old_target) == (step == "before the stream")
 

@@ -18,7 +18,7 @@ from penstock.mnode.write.result_store import DELETE, UPSERT, ResultStore
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.store_requests import RowsRequest
-from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_writer import VnodeWriter
 
 T0 = 1_700_000_000_000
 STREAM = 77
@@ -99,8 +99,8 @@ def test_many_children_are_one_change_of_the_catalog(db: Embedded) -> None:
     assert db.run("SELECT count(*) FROM (SELECT DISTINCT tbname FROM out)") == [(5_000,)]
 
 
-@pytest.mark.parametrize("step", [(Transaction, "end"), (Transaction, "change_memory"), (Vnode, "begin_meta"),
-                                  (Vnode, "begin_write")])
+@pytest.mark.parametrize("step", [(Transaction, "end"), (Transaction, "change_memory"), (VnodeWriter, "begin_meta"),
+                                  (VnodeWriter, "begin_write")])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_crash_leaves_all_new_children_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], number: int
@@ -241,7 +241,7 @@ def test_what_may_have_been_written_is_deleted_where_it_was(db: Embedded) -> Non
     before = {vnode: vnode.acknowledged_version for vnode in vnodes}
     write(db, [(place % 3, DELETE, T0 + place, None) for place in range(-40, 100) if place % 20])
     assert sorted(vnode.acknowledged_version - version for vnode, version in before.items()) == [0, 1, 1]
-    assert sum(vnode.stats().tombstones for vnode in vnodes) == 3
+    assert sum(vnode.reader.stats().tombstones for vnode in vnodes) == 3
     assert sorted(ts for _, ts, _ in rows(db)) == [0, 20, 40]
 
 

@@ -557,7 +557,7 @@ def test_history_from_the_future_is_left_out(kit: Kit) -> None:
 def note(kit: StreamKit, writer: str, minutes: float) -> None:
     """Puts a writer's promise into all logs, as NOTE TIME does."""
     for vnode in kit.vnodes.values():
-        vnode.write_time_mark(writer, NOON + round(minutes * MINUTE))
+        vnode.writer.write_time_mark(writer, NOON + round(minutes * MINUTE))
     kit.run()
 
 
