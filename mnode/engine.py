@@ -36,6 +36,7 @@ from penstock.mnode.ddl.user_statements import without_password
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.http.gathered_requests import GatheredRequests
 from penstock.mnode.http.http_ports import open_listeners
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
@@ -120,7 +121,7 @@ class Engine:
 
     def _open_ports(self, undo: ExitStack) -> None:
         undo.callback(self.gathered.close)
-        rest = Rest(self, self.logins, self.config.timezone, self.config.request_size_max)
+        rest = Rest(self, HttpSessions(self.logins, self.config.timezone), self.config.request_size_max)
         for listener in open_listeners(self.config, self.overview, rest, self.logins, self.catalog.users):
             undo.callback(listener.close)
             self.activity.port_opened(listener.port, "HTTP", listener.counts)

@@ -11,8 +11,8 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.http.gathered_requests import Begun
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
-from penstock.mnode.http.http_sessions import HttpSessions, basic, of_schemes
-from penstock.mnode.http.json_answers import Call, Failure, Statements, document_answer, text_of
+from penstock.mnode.http.http_sessions import basic, of_schemes
+from penstock.mnode.http.json_answers import Call, EngineRoutes, Failure, document_answer, text_of
 from penstock.mnode.http.partial_writes import write_what_can_be
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.schema import DATABASE_MISSING
@@ -34,17 +34,11 @@ _WORDS = {
 }
 
 
-class Influx:
+class Influx(EngineRoutes):
     """The routes of line protocol."""
 
-    def __init__(self, engine: Statements, sessions: HttpSessions, size_max: int) -> None:
-        """`size_max` is the bound of a request's body in bytes."""
-        self._engine = engine
-        self._sessions = sessions
-        self._size_max = size_max
-
     def routes(self) -> dict[str, Route]:
-        write = Call(("POST",), self._write, simple=(self._engine.gathered, self._begin))
+        write = Call(("POST",), self._write, simple=(self.engine.gathered, self._begin))
         query = Call(("POST",), self._query)
         return {
             **dict.fromkeys(_WRITE, write), **dict.fromkeys(_QUERY, query),
@@ -80,13 +74,13 @@ class Influx:
         """Begins what `_write` does, for lines that are one record."""
         database = request.query.get("db", "")
         state = self._session(request, database)
-        begun = self._engine.begin_lines(request.read_body(self._size_max), database, _unit(request), state)
+        begun = self.engine.begin_lines(request.read_body(self.size_max), database, _unit(request), state)
         return None if begun is None else (begun, _WRITTEN)
 
     def _write_lines(self, request: HttpRequest, database: str, state: SessionState) -> Response:
         unit = _unit(request)
-        dropped = write_what_can_be(request.read_body(self._size_max), lambda data, first_line: (
-            self._engine.ingest_lines(data, database, unit, state, first_line=first_line)))
+        dropped = write_what_can_be(request.read_body(self.size_max), lambda data, first_line: (
+            self.engine.ingest_lines(data, database, unit, state, first_line=first_line)))
         if dropped is not None:
             raise InvalidValueError(f"partial write: {dropped.error.message} dropped={dropped.lines}",
                                     code=dropped.error.code, hint=dropped.error.hint)
@@ -95,7 +89,7 @@ class Influx:
     def _query(self, request: HttpRequest) -> Response:
         """Creates a database, the one statement of InfluxDB's that those send who write."""
         state = self._session(request, None)
-        form = dict(parse_qsl(text_of(request.read_body(self._size_max)), keep_blank_values=True))
+        form = dict(parse_qsl(text_of(request.read_body(self.size_max)), keep_blank_values=True))
         text = form.get("q") or request.query.get("q", "")
         found = _CREATE_DATABASE.fullmatch(text)
         if found is None:
@@ -104,7 +98,7 @@ class Influx:
         name = found["plain"] or re.sub(r"\\(.)", r"\1", found["quoted"])
         # Lines have nanoseconds: what comes in must not be cut off.
         create = CreateDatabase(name, (("PRECISION", "ns"),), if_not_exists=True)
-        self._engine.execute(print_sql(create), state)
+        self.engine.execute(print_sql(create), state)
         return document_answer(HTTPStatus.OK, {"results": [{"statement_id": 0}]})
 
     def _session(self, request: HttpRequest, database: str | None) -> SessionState:
@@ -112,7 +106,7 @@ class Influx:
         header = of_schemes(request, "token", "bearer")
         if header is None and "u" in request.query:
             header = basic(request.query["u"], request.query.get("p", ""))
-        return self._sessions.open(request, database, header)
+        return self.sessions.open(request, database, header)
 
 
 def _unit(request: HttpRequest) -> str:

@@ -18,6 +18,7 @@ from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.http.gathered_requests import Begun, GatheredRequests
 from penstock.mnode.http.http_body import RequestError
 from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.query.activity import OnCancel
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.mnode.query.query_runner import OpenQuery
@@ -78,6 +79,15 @@ class Statements(Protocol):
     def ingest_lines(
         self, data: bytes, database: str, precision: str, state: SessionState, /, *, first_line: int = 1
     ) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRoutes:
+    """Routes on which an engine is asked. `size_max` is the bound of a request's body in bytes."""
+
+    engine: Statements
+    sessions: HttpSessions
+    size_max: int
 
 
 LAG = "Penstock-Lag-Seconds"

@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
-from penstock.mnode.http.http_sessions import HttpSessions, basic, of_schemes
-from penstock.mnode.http.json_answers import Call, Failure, Statements, document_answer
+from penstock.mnode.http.http_sessions import basic, of_schemes
+from penstock.mnode.http.json_answers import Call, EngineRoutes, Failure, document_answer
 from penstock.mnode.http.partial_writes import write_what_can_be
 from penstock.mnode.http.taos_codes import code_of
 from penstock.sql.rows.opentsdb_points import PRECISION, PointLines, from_json, from_telnet
@@ -16,14 +16,8 @@ from penstock.sql.rows.opentsdb_points import PRECISION, PointLines, from_json, 
 _JSON, _TELNET = "/opentsdb/v1/put/json/", "/opentsdb/v1/put/telnet/"
 
 
-class OpenTsdb:
+class OpenTsdb(EngineRoutes):
     """The routes of OpenTSDB. Points become lines of line protocol, and tables by the same rules."""
-
-    def __init__(self, engine: Statements, sessions: HttpSessions, size_max: int) -> None:
-        """`size_max` is the bound of a request's body in bytes."""
-        self._engine = engine
-        self._sessions = sessions
-        self._size_max = size_max
 
     def routes(self) -> dict[str, Route]:
         return {place: self._route(place, convert) for place, convert in ((_JSON, from_json), (_TELNET, from_telnet))}
@@ -37,11 +31,11 @@ class OpenTsdb:
         header = of_schemes(request, "taosd", "bearer")
         if header is None and "u" in request.query:
             header = basic(request.query["u"], request.query.get("p", ""))
-        state = self._sessions.open(request, database or None, header)
+        state = self.sessions.open(request, database or None, header)
         if not database:
             raise InvalidStatementError("the database is missing", hint=f"name it: {place}name")
-        converted = convert(request.read_body(self._size_max))
-        dropped = write_what_can_be(converted.lines, lambda data, first_line: self._engine.ingest_lines(
+        converted = convert(request.read_body(self.size_max))
+        dropped = write_what_can_be(converted.lines, lambda data, first_line: self.engine.ingest_lines(
             data, database, PRECISION, state, first_line=first_line))
         failed = len(converted.refused) + (dropped.lines if dropped is not None else 0)
         if "details" in request.query or "summary" in request.query:

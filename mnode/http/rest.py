@@ -4,45 +4,37 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from penstock.mnode.access.logins import Logins
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.http.gathered_requests import Begun
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
-from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.influx import Influx
-from penstock.mnode.http.json_answers import PLAIN, Call, Statements, document_answer, text_of
+from penstock.mnode.http.json_answers import PLAIN, Call, EngineRoutes, document_answer, text_of
 
 SQL, LOGIN = "/sql", "/login"
 
 
-class Rest:
+class Rest(EngineRoutes):
     """The routes of SQL, of logins, and of line protocol as InfluxDB's clients send it."""
 
-    def __init__(self, engine: Statements, logins: Logins, time_zone: str, size_max: int) -> None:
-        """`time_zone` is that of the sessions, `size_max` the bound of a request's body in bytes."""
-        self._engine = engine
-        self._sessions = HttpSessions(logins, time_zone)
-        self._size_max = size_max
-
     def routes(self) -> dict[str, Route]:
-        sql = Call(("POST",), self._sql, simple=(self._engine.gathered, self._begin))
+        sql = Call(("POST",), self._sql, simple=(self.engine.gathered, self._begin))
         return {SQL: sql, f"{SQL}/": sql, LOGIN: Call(("POST",), self._login),
-                **Influx(self._engine, self._sessions, self._size_max).routes()}
+                **Influx(self.engine, self.sessions, self.size_max).routes()}
 
     def _sql(self, request: HttpRequest) -> Response:
         """Executes the statement in the body; what follows /sql/ is the database."""
         state, text = self._asked(request)
-        return PLAIN.execute(self._engine, text, state, request.on_gone)
+        return PLAIN.execute(self.engine, text, state, request.on_gone)
 
     def _begin(self, request: HttpRequest) -> tuple[Begun, Response] | None:
         state, text = self._asked(request)
-        return PLAIN.begin(self._engine, text, state)
+        return PLAIN.begin(self.engine, text, state)
 
     def _asked(self, request: HttpRequest) -> tuple[SessionState, str]:
-        state = self._sessions.open(request, request.path.removeprefix(SQL).strip("/") or None)
-        return state, text_of(request.read_body(self._size_max))
+        state = self.sessions.open(request, request.path.removeprefix(SQL).strip("/") or None)
+        return state, text_of(request.read_body(self.size_max))
 
     def _login(self, request: HttpRequest) -> Response:
         """Gives a token for the user and the password of a Basic Authorization."""
-        token = self._sessions.log_in_by_header(request)
+        token = self.sessions.log_in_by_header(request)
         return document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})

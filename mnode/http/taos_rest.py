@@ -7,12 +7,11 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from penstock.common.errors import PenstockError
-from penstock.mnode.access.logins import Logins
 from penstock.mnode.http.http_body import RequestError
 from penstock.mnode.http.http_messages import HttpRequest, Response, Route
-from penstock.mnode.http.http_sessions import HttpSessions, by_token, of_schemes
+from penstock.mnode.http.http_sessions import by_token, of_schemes
 from penstock.mnode.http.influx import Influx
-from penstock.mnode.http.json_answers import Answers, Call, Failure, Statements, document_answer, text_of
+from penstock.mnode.http.json_answers import Answers, Call, EngineRoutes, Failure, document_answer, text_of
 from penstock.mnode.http.opentsdb import OpenTsdb
 from penstock.mnode.http.taos_codes import code_of
 from penstock.mnode.query.json_rows import UTC_ROWS, RowStyle
@@ -26,21 +25,15 @@ _WIDTHS = {Kind.VARCHAR: 65_517, Kind.VARBINARY: 65_517, Kind.GEOMETRY: 65_517, 
            Kind.OTHER: 65_517}
 
 
-class TaosRest:
+class TaosRest(EngineRoutes):
     """The routes of TDengine's adapter.
 
     Errors of statements come with status 200, number and text: its clients look at nothing else of other answers than
     their status.
     """
 
-    def __init__(self, engine: Statements, logins: Logins, time_zone: str, size_max: int) -> None:
-        """As those of `Rest`."""
-        self._engine = engine
-        self._sessions = HttpSessions(logins, time_zone)
-        self._size_max = size_max
-
     def routes(self) -> dict[str, Route]:
-        parts = self._engine, self._sessions, self._size_max
+        parts = self.engine, self.sessions, self.size_max
         return {
             **self._sql_routes(_SQL, UTC_ROWS), **self._sql_routes(_SQL_UTC, UTC_ROWS),
             **self._sql_routes(_SQL_NUMBERS, RowStyle(None)),
@@ -61,11 +54,11 @@ class TaosRest:
         style = replace(style, as_objects=_flag(request, "row_with_meta"), nested=False)
         _check_number(request, "req_id")
         token = request.query.get("token")
-        state = self._sessions.open(request, request.path.removeprefix(place).strip("/") or None,
+        state = self.sessions.open(request, request.path.removeprefix(place).strip("/") or None,
                                     by_token(token) if token else of_schemes(request, "taosd", "bearer"), zone)
-        text = text_of(request.read_body(self._size_max))
+        text = text_of(request.read_body(self.size_max))
         try:
-            return Answers(style, _width, _tell).execute(self._engine, text, state, request.on_gone)
+            return Answers(style, _width, _tell).execute(self.engine, text, state, request.on_gone)
         except PenstockError as error:
             return document_answer(HTTPStatus.OK, _tell(HTTPStatus.OK, error))
 
@@ -73,7 +66,7 @@ class TaosRest:
         """Gives a token for the user and the password in the path, to stand behind `Authorization: Taosd`."""
         user, _, password = request.path.removeprefix("/rest/login/").partition("/")
         return document_answer(HTTPStatus.OK, {
-            "code": 0, "desc": self._sessions.log_in(request, user, password).text})
+            "code": 0, "desc": self.sessions.log_in(request, user, password).text})
 
 
 def _tell(status: HTTPStatus, error: Failure) -> dict[str, object]:

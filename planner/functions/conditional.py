@@ -1,4 +1,4 @@
-"""Functions that choose among their arguments: by a condition, or by which of them is NULL."""
+"""Functions that choose among their arguments: by a condition, by which of them is NULL, or the largest one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import VOLATILE, Tree, call, called, fragment, let
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    VOLATILE,
+    Tree,
+    any_of,
+    call,
+    called,
+    cast,
+    fragment,
+    let,
+    let_all,
+    null,
+)
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import (
     ANY,
     EVERY,
+    NUMBERS,
+    TEXTS,
     WRONG_ARGUMENT_VALUE,
     Argument,
     FunctionSpec,
@@ -27,8 +40,10 @@ from penstock.sql.types import BOOL, DataType, Kind
 
 _CONDITION = Argument("condition", ANY - {Kind.VARBINARY, Kind.GEOMETRY})
 _VALUE, _OTHER, _ELSE = (Argument(name, EVERY) for name in ("value", "other", "otherwise"))
-# As many as GREATEST takes.
+# TDengine's tests go up to a thousand columns.
 _MORE = Argument("value", EVERY, optional=True, repeats=1000)
+_COMPARED = Argument("value", NUMBERS | TEXTS | {Kind.BOOL, Kind.TIMESTAMP})
+_MORE_COMPARED = Argument("value", _COMPARED.accepts, repeats=1000)
 
 
 def type_of_branches(types: Sequence[DataType]) -> DataType:
@@ -86,6 +101,17 @@ def _try(given: ScalarCall) -> Tree:
     return call("try", value)
 
 
+def _extreme(given: ScalarCall) -> Tree:
+    def body(*values: Tree) -> Tree:
+        # DuckDB's own functions pass over NULL.
+        return fragment("CASE WHEN :missing THEN :nothing ELSE :extreme END", nothing=null(given.result.duckdb()),
+                        missing=any_of([fragment(":value IS NULL", value=value) for value in values]),
+                        extreme=call(given.name, *values))
+
+    extreme = let_all([_brought(given, index) for index in range(len(given))], body)
+    return cast(extreme, given.result.duckdb()) if given.result.kind is Kind.DECIMAL else extreme
+
+
 def _first_known(name: str, arguments: tuple[Argument, ...], example: str, summary: str) -> FunctionSpec:
     return FunctionSpec(name, "scalar", arguments, common_type, summary, example=example, scalar=_coalesce)
 
@@ -95,6 +121,10 @@ def _test(name: str, scalar: ScalarBuilder, summary: str) -> FunctionSpec:
 
 
 FUNCTIONS = (
+    *(FunctionSpec(name, "scalar", (_COMPARED, _MORE_COMPARED), common_type,
+                   f"The {which} of the values; NULL if one is NULL. Numbers among texts are compared as texts.",
+                   example=f"{name}(2, 10), {name}(2, '10')", scalar=_extreme)
+      for name, which in (("greatest", "largest"), ("least", "smallest"))),
     FunctionSpec("if", "scalar", (_CONDITION, _VALUE, _ELSE), type_of_branches,
                  "The value if the condition holds, else the other one.", example="if(1 > 2, 2, 3)", scalar=_if),
     _first_known("ifnull", (_VALUE, _OTHER), "ifnull(v, 0) FROM m", "The value, or the other one if that is NULL."),

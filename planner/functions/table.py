@@ -9,7 +9,6 @@ from penstock.planner.functions import (
     codes,
     conditional,
     conversion,
-    extremes,
     lists,
     math,
     pseudo,
@@ -45,7 +44,7 @@ __all__ = [
 
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
-        *math.FUNCTIONS, *extremes.FUNCTIONS, *conditional.FUNCTIONS, *string.FUNCTIONS, *text_sets.FUNCTIONS,
+        *math.FUNCTIONS, *conditional.FUNCTIONS, *string.FUNCTIONS, *text_sets.FUNCTIONS,
         *lists.FUNCTIONS, *codes.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS,
         *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }

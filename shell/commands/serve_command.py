@@ -26,6 +26,7 @@ from penstock.mnode.admin.engine_registry import new_engine, new_member, open_en
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_ports import open_listener
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.taos_rest import TaosRest
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.commands.sd_notify import READY, STOPPING, notify
@@ -113,7 +114,7 @@ def open_taos_rest(lease: EngineLease, config: Config) -> HttpListener | None:
     if not config.taos_adapter_port:
         return None
     engine = lease.engine
-    rest = TaosRest(engine, engine.logins, config.timezone, config.request_size_max)
+    rest = TaosRest(engine, HttpSessions(engine.logins, config.timezone), config.request_size_max)
     routes = {**rest.routes(), **socket_routes(engine, config.timezone, config.request_size_max, config.login_timeout)}
     listener = open_listener(config, config.taos_adapter_port, routes, engine.catalog.users, tls_of(config))
     engine.activity.port_opened(listener.port, "TDengine's REST", listener.counts)

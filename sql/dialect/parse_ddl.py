@@ -1,4 +1,4 @@
-"""Parses CREATE, ALTER and DROP of tables, and the options of databases."""
+"""Parses CREATE, ALTER and DROP of tables, CREATE VIEW, and the options of databases."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.sql.tree.statements import (
     CreateChildTables,
     CreateTable,
     CreateTableAs,
+    CreateView,
     DropTable,
     Name,
     Statement,
@@ -320,3 +321,16 @@ def _parse_alter_option(parser: QueryParser) -> tuple[str, str | int]:
     if option == "TTL":
         return option, parser.integer("TTL", maximum=2**31 - 1)
     return option, str(parser.duration("KEEP"))
+
+
+def parse_create_view(parser: QueryParser, *, or_replace: bool) -> Statement:
+    """Parses what follows CREATE [OR REPLACE] VIEW."""
+    if_not_exists = not or_replace and parser.take_if_not_exists()
+    name = parser.object_name("a view name")
+    columns = parser.column_names() if parser.at("(") else ()
+    invoker = False
+    if parser.take("SQL"):
+        parser.expect("SECURITY")
+        invoker = parser.one_of("DEFINER", "INVOKER") == "invoker"
+    parser.expect("AS")
+    return CreateView(name, parser.parse_rows(), columns, invoker, or_replace, if_not_exists)

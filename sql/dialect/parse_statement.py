@@ -16,6 +16,7 @@ from penstock.sql.dialect.literals import position
 from penstock.sql.dialect.parse_ddl import (
     parse_alter_table,
     parse_create_table,
+    parse_create_view,
     parse_drop_table,
 )
 from penstock.sql.dialect.parse_function import parse_create_function
@@ -40,7 +41,6 @@ from penstock.sql.dialect.parse_user import (
     parse_alter_user,
     parse_create_user,
 )
-from penstock.sql.dialect.parse_view import parse_create_view
 from penstock.sql.dialect.statement_forms import FORMS
 from penstock.sql.tree.statements import (
     Explain,

@@ -16,6 +16,7 @@ from kits.basics.places import ROOT
 from kits.engines.sandboxes import T0, TestBed
 
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 from penstock.shell.terminal.script import SqlText, split_all
 
@@ -69,7 +70,7 @@ def bed() -> Iterator[TestBed]:
 @pytest.fixture
 def port(bed: TestBed) -> Iterator[int]:
     engine = bed.engine
-    listener = HttpListener("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", 1_000_000).routes())
+    listener = HttpListener("127.0.0.1", 0, Rest(engine, HttpSessions(engine.logins, "UTC"), 1_000_000).routes())
     yield listener.port
     listener.close()
 

@@ -18,6 +18,7 @@ from kits.engines.served_here import NOW_MS, ServedHere, path_of
 from psycopg import errors
 
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 from penstock.shell.flight_sql import protobuf_messages
 from penstock.shell.flight_sql.frames import frames
@@ -73,7 +74,7 @@ def writing(served: ServedHere, way: str) -> Iterator[Write]:
 @contextmanager
 def by_http(served: ServedHere, way: str) -> Iterator[Write]:
     engine = served.lease.engine
-    listener = HttpListener("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", 1 << 20).routes(),
+    listener = HttpListener("127.0.0.1", 0, Rest(engine, HttpSessions(engine.logins, "UTC"), 1 << 20).routes(),
                             any_name=lambda: True)
     connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(f"ada:{PASSWORD}".encode()).decode()}

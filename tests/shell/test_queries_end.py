@@ -27,6 +27,7 @@ from penstock.common.config import Config
 from penstock.common.errors import PenstockError, SqlSyntaxError
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.http.taos_rest import TaosRest
 from penstock.shell.api.dbapi import Connection
@@ -49,8 +50,9 @@ class AllServed(ServedHere):
         super().__init__(data)
         engine = self.lease.engine
         self.listener = HttpListener("127.0.0.1", 0, {
-            **Rest(engine, engine.logins, "UTC", 1 << 20).routes(),
-            **TaosRest(engine, engine.logins, "UTC", 1 << 20).routes(), **socket_routes(engine, "UTC", 1 << 20, 60.0)})
+            **Rest(engine, HttpSessions(engine.logins, "UTC"), 1 << 20).routes(),
+            **TaosRest(engine, HttpSessions(engine.logins, "UTC"), 1 << 20).routes(),
+            **socket_routes(engine, "UTC", 1 << 20, 60.0)})
         self.postgres = PostgresServer(engine, self.config, 0)
 
     def _engine(self, path: Path, config: Config) -> Engine:

@@ -23,6 +23,7 @@ from penstock.common.errors import PenstockError, StorageError
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.gathered_requests import Begun, GatheredRequests, SimpleRun
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 from penstock.shell.postgres.postgres_server import PostgresServer
 
@@ -273,7 +274,7 @@ class Requests:
 
 @pytest.fixture
 def port(db: Embedded) -> Iterator[int]:
-    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", 100_000).routes())
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, HttpSessions(db.engine.logins, "UTC"), 100_000).routes())
     yield listener.port
     listener.close()
 

@@ -35,6 +35,7 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.http import http_handler
 from penstock.mnode.http.http_messages import HttpBounds
 from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.http_sessions import HttpSessions
 from penstock.mnode.http.rest import Rest
 
 SIZE_MAX = 100_000
@@ -92,7 +93,7 @@ def embedded(folder: Path) -> Iterator[Embedded]:
 @contextlib.contextmanager
 def listening(db: Embedded) -> Iterator[HttpListener]:
     engine = db.engine
-    opened = HttpListener("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", SIZE_MAX).routes(),
+    opened = HttpListener("127.0.0.1", 0, Rest(engine, HttpSessions(engine.logins, "UTC"), SIZE_MAX).routes(),
                       any_name=lambda: bool(engine.catalog.users.all()))
     yield opened
     opened.close()
@@ -386,7 +387,7 @@ def bounds(strangers: int = 10, login_timeout_s: float = 60.0, total: int = 100,
 
 def test_a_body_must_come_at_a_rate(db: Embedded) -> None:
     """A body that comes byte by byte gives 408, however short the pauses are."""
-    routes = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes()
+    routes = Rest(db.engine, HttpSessions(db.engine.logins, "UTC"), SIZE_MAX).routes()
     slow = HttpListener("127.0.0.1", 0, routes, bounds=bounds(login_timeout_s=0.5))
     with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
         connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
@@ -396,7 +397,7 @@ def test_a_body_must_come_at_a_rate(db: Embedded) -> None:
 
 def test_a_header_must_come_in_time(db: Embedded) -> None:
     """Time runs for the whole header, before a login and after it."""
-    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes(),
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, HttpSessions(db.engine.logins, "UTC"), SIZE_MAX).routes(),
                     bounds=bounds(login_timeout_s=0.5))
     with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as connection:
         assert dripped(connection, b"G") == b""
@@ -432,7 +433,7 @@ def dripped(connection: socket.socket, byte: bytes) -> bytes:
 
 def test_half_sent_headers_refuse_nobody(db: Embedded) -> None:
     """Whoever holds connections open loses the oldest of them to those who log in at once."""
-    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes())
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, HttpSessions(db.engine.logins, "UTC"), SIZE_MAX).routes())
     half_sent = [socket.create_connection(("127.0.0.1", listener.port), timeout=30) for _ in range(600)]
     for connection in half_sent:
         with contextlib.suppress(ConnectionError):  # it was sent away
@@ -447,7 +448,7 @@ def test_half_sent_headers_refuse_nobody(db: Embedded) -> None:
 
 def test_who_has_logged_in_stays_when_there_are_too_many(db: Embedded) -> None:
     """Beyond the bound new connections are closed, until another one ends."""
-    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes(),
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, HttpSessions(db.engine.logins, "UTC"), SIZE_MAX).routes(),
                     bounds=bounds(total=2, strangers=2))
     with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as first:
         log_in(first)
