@@ -74,10 +74,14 @@ class DatabaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFrom:
-    """What a database was called, and how much lower the uids of its child tables were, before it was restored."""
+    """What a database was called, and how much lower the uids of its child tables were, before it was restored.
+
+    `uids`: the first and the last one that are reserved for child tables which it had; None: it had none.
+    """
 
     name: str
     shift: int
+    uids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,9 @@ def _rebuilt(paths: DataPaths, fs: Fs, base: Catalog, known: _Known, *, whole: b
     children = {uid: _children(paths, base, table, database, known.records)
                 for uid, (table, database) in supers.items()}
     streams = numbered(paths.streams, 16)
-    newest = max([known.newest_uid, FIRST_UID - 1, *streams, *tables,
+    reserved = [database.origin.uids[1] for database in (*databases.values(), *base.databases())
+                if database.origin is not None and database.origin.uids is not None]
+    newest = max([known.newest_uid, FIRST_UID - 1, *streams, *tables, *reserved,
                   *(uid for kept in children.values() for uid in kept)])
     return Rebuilt(
         list(databases.values()), list(tables.values()), {uid: list(kept.values()) for uid, kept in children.items()},

@@ -287,6 +287,8 @@ class _DatabaseRestore:
         self._report = report
         self._advanced = advanced
         self._shift = 0  # of uids of child tables
+        self._reserved = range(0)
+        self._given: set[int] = set()  # of those, to child tables that there were before
 
     def run(self) -> None:
         database = self._create()
@@ -305,11 +307,22 @@ class _DatabaseRestore:
         if create_database_statement(database) != statement:
             raise AlreadyExistsError(f"database {self._name} exists with other options than the dumped one",
                                      hint="choose another name with --rename")
-        dumped = self._dumped
+        self._find_origin(database)
+        return database
+
+    def _find_origin(self, database: Database) -> None:
+        """Has uids reserved for a new database, and finds out which are free in one that is there already."""
+        catalog, dumped = self._engine.catalog, self._dumped
         before = dumped.origin or RestoredFrom(dumped.name, 0)
-        origin = database.origin or self._engine.catalog.schema.set_origin(self._name, before, _checked(dumped.uids))
-        self._shift = origin.shift - before.shift
-        return require_database(self._name, self._engine.catalog)
+        tables = [*catalog.tables(self._name, "super"), *catalog.tables(self._name, "normal")]
+        origin = database.origin
+        if origin is None and not tables:
+            origin = catalog.schema.set_origin(self._name, before, _checked(dumped.uids, before.shift))
+        if origin is not None and origin.uids is not None:
+            self._shift = origin.shift - before.shift
+            self._reserved = range(origin.uids[0], origin.uids[1] + 1)
+            self._given = {child.uid for table in tables if table.kind == "super"
+                           for child in catalog.children(table.uid)}
 
     def _create_table(self, dumped: DumpTable) -> Table:
         table = self._engine.catalog.table(self._name, dumped.name)
@@ -328,21 +341,24 @@ class _DatabaseRestore:
             names = batch.column(_TBNAME).to_pylist()
             columns = [_tag_values(batch.column(tag.name)) for tag in table.tags]
             tags: Sequence[tuple[TagValue, ...]] = list(zip(*columns, strict=True))
-            if self._dumped.uids is None:
-                self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
-                continue
-            there = self._engine.catalog.children_beside(table)
-            uids = self._uids_of(batch)
-            missing = [place for place, name in enumerate(names) if name not in there]
-            self._engine.children.create(table.uid, [(names[place], tags[place]) for place in missing],
-                                         [uids[place] for place in missing])
+            if self._dumped.uids is not None:
+                there, uids = self._engine.catalog.children_beside(table), self._uids_of(batch)
+                missing = [place for place, (uid, name) in enumerate(zip(uids, names, strict=True))
+                           if name not in there and uid in self._reserved and uid not in self._given]
+                given = [uids[place] for place in missing]
+                self._engine.children.create(table.uid, [(names[place], tags[place]) for place in missing], given)
+                self._given.update(given)
+            # Others get new ones: those of an earlier restore of another dump may have these.
+            self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
 
     def _uids_of(self, children: pa.RecordBatch) -> list[int]:
         """Returns the uids of child tables, which are as far from each other as they were."""
         assert self._dumped.uids is not None
         first, last = self._dumped.uids
-        uids: list[int] = children.column(TUID_COLUMN).to_pylist()
-        if not all(first <= uid <= last for uid in uids) or not all(map(lt, uids, uids[1:])):
+        place = children.schema.get_field_index(TUID_COLUMN)
+        uids: list[int] = [] if place < 0 else children.column(place).to_pylist()
+        if (place < 0 or children.column(place).type != pa.uint64() or children.column(place).null_count
+                or not all(first <= uid <= last for uid in uids) or not all(map(lt, uids, uids[1:]))):
             raise CorruptionError(f"the dump of {self._dumped.name} has uids of child tables that no catalog has given",
                                   hint="the dump is damaged: dump again")
         return [uid + self._shift for uid in uids]
@@ -397,8 +413,9 @@ class _DatabaseRestore:
                                   hint="the dump is damaged: copy this file again, or dump again") from error
 
 
-def _checked(uids: tuple[int, int] | None) -> tuple[int, int] | None:
-    if uids is not None and not 0 < uids[0] <= uids[1] < _UID_MAX:
+def _checked(uids: tuple[int, int] | None, shift: int) -> tuple[int, int] | None:
+    """Returns uids if a catalog can have given them, and those that are so much lower, too."""
+    if uids is not None and not max(0, shift) < uids[0] <= uids[1] < _UID_MAX + min(0, shift):
         raise CorruptionError(f"the dump has child tables from {uids[0]} to {uids[1]}",
                               hint="the dump is damaged: dump again")
     return uids

@@ -18,8 +18,26 @@ _UID = itemgetter(0)  # of a child table: attributes take twice as long
 
 
 def add_children(write: Transaction, created: CreatedChildren) -> None:
-    """Stores new child tables."""
+    """Stores new child tables, which are younger than all others of the super table."""
     write.put_sealed(CHILDREN, codec.sealed_batches(created))
+
+
+def insert_children(write: Transaction, super_uid: int, children: Sequence[ChildTable]) -> None:
+    """Stores new child tables, by age: others of the super table may be younger than some of them.
+
+    Entries are found by the uids between which they lie, so these must not be mixed.
+    """
+    if not children:
+        return
+    members, until = list(children), codec.key(super_uid, children[-1].uid)
+    while (found := write.at_or_before(CHILDREN, until)) is not None:
+        there = codec.children_of_batch(*found)
+        if there[-1].super_uid != super_uid or there[-1].uid < children[0].uid:
+            break
+        members += there
+        until = found[0]
+        write.delete(CHILDREN, until)
+    put_children(write, super_uid, sorted(members, key=_UID))
 
 
 def put_children(write: Transaction, super_uid: int, children: Sequence[ChildTable]) -> None:

@@ -83,11 +83,14 @@ class SchemaRepository:
     def set_origin(self, name: str, before: RestoredFrom, uids: tuple[int, int] | None) -> RestoredFrom:
         """Takes note that a new database is one of `before`, and returns what it is of now.
 
-        `uids`: the first and the last one that child tables had there; they have as many here, reserved for them.
+        `uids`: the first and the last one that child tables had there; they have as many here, reserved for them. None:
+        there were none, and child tables that come are called by the uids that they get.
         """
         with self._store.transaction() as write:
-            shift = 0 if uids is None else write.take_ids(uids[1] - uids[0] + 1) - uids[0]
-            origin = RestoredFrom(before.name, before.shift + shift)
+            origin = RestoredFrom(before.name, 0)
+            if uids is not None:
+                shift = write.take_ids(uids[1] - uids[0] + 1) - uids[0]
+                origin = RestoredFrom(before.name, before.shift + shift, (uids[0] + shift, uids[1] + shift))
             self.put_database(write, replace(self._require_database(name), origin=origin))
         return origin
 
@@ -195,8 +198,8 @@ class SchemaRepository:
         """Returns the new child tables, placed on vgroups by their names. All or none are created.
 
         `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set. `uids`: what
-        was reserved for them, ascending, and above those of the super table's others; None: new ones. Those that
-        wait to be stored survive a crash once the logs of their vnodes tell of them.
+        was reserved for them, ascending; None: new ones. Those that wait to be stored survive a crash once the logs of
+        their vnodes tell of them.
         `AlreadyExistsError` if a name is taken, or comes twice; NotFoundError if the super table was dropped.
         """
         if not names:
@@ -208,16 +211,19 @@ class SchemaRepository:
             self._require_new(parent, names, frozenset(names) if distinct is None else distinct)
             if len(tags) != len(parent.tags):
                 raise InternalError(f"{len(tags)} tag values for {len(parent.tags)} tags of {parent.name}")
-            if self._waiting.may_wait(len(names)):
-                uids = uids or _counted(self._store.take_ids(len(names)), names)
-                created = self._created(parent, uids, names, tags, now_ms)
+            if uids is None and self._waiting.may_wait(len(names)):
+                created = self._created(parent, _counted(self._store.take_ids(len(names)), names), names, tags, now_ms)
                 self._index.remember_children(parent, created.tables)
                 self._waiting.add(created)
             else:
                 with self._store.transaction() as write:
-                    uids = uids or _counted(write.take_ids(len(names)), names)
-                    created = self._created(parent, uids, names, tags, now_ms)
-                    child_entries.add_children(write, created)
+                    if uids is None:
+                        uids = _counted(write.take_ids(len(names)), names)
+                        created = self._created(parent, uids, names, tags, now_ms)
+                        child_entries.add_children(write, created)
+                    else:
+                        created = self._created(parent, uids, names, tags, now_ms)
+                        child_entries.insert_children(write, super_uid, created.tables)
                     write.afterwards(lambda: self._index.remember_children(parent, created.tables))
         return created
 
@@ -238,10 +244,7 @@ class SchemaRepository:
             taken = self._index.taken_below(parent, [child.name for child in children])
             newest = {child.name: child for child in sorted(children, key=attrgetter("uid"))}
             added = [child for name, child in newest.items() if name not in taken]
-            # Entries are found by the uids between which they lie, so these must not be mixed.
-            child_entries.remove_all_children(write, super_uid)
-            child_entries.put_children(
-                write, super_uid, sorted([*self._index.children(super_uid), *added], key=attrgetter("uid")))
+            child_entries.insert_children(write, super_uid, sorted(added, key=attrgetter("uid")))
             write.afterwards(lambda: self._index.remember_children(parent, added))
 
     def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from kits.streams.random_streams import KINDS as ALL_KINDS
 
 import penstock
 from penstock.common.clock import ManualClock
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError
+from penstock.common.errors import AlreadyExistsError, CorruptionError, InvalidStatementError
 from penstock.common.fs import OsFs
 from penstock.mnode.admin import dump as dump_module
 from penstock.mnode.admin import restore as restore_module
@@ -32,6 +34,7 @@ from penstock.mnode.admin.restore import Restore, RestoreReport
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.main import main
 from penstock.sql.dialect.renaming import with_databases
+from penstock.sql.schema import RestoredFrom
 from penstock.sql.types import DataType, Kind
 from penstock.vnode.read import detached_reader
 
@@ -432,6 +435,114 @@ def test_streams_write_into_the_child_tables_that_they_had(tmp_path: Path) -> No
 
 def _results(sandbox: Sandbox, database: str) -> list[list[dict[str, Any]]]:
     return [table(sandbox, f"SELECT tbname, ts, n FROM {database}.o{n} ORDER BY 1, 2").to_pylist() for n in (1, 2, 3)]
+
+
+def _fleet(root: Path, *names: str) -> None:
+    """Makes a database with these child tables, of two super tables by turns, or adds them."""
+    root.mkdir(exist_ok=True)
+    with open_sandbox(root) as sandbox:
+        if sandbox.engine.catalog.database("d") is None:
+            for statement in ("CREATE DATABASE d KEEP 36500d", *(
+                    f"CREATE STABLE d.m{n} (ts TIMESTAMP, v INT) TAGS (a INT)" for n in range(2))):
+                sandbox.execute(statement)
+        for number, name in enumerate(names):
+            sandbox.execute(f"INSERT INTO d.{name} USING d.m{number % 2} TAGS ({number}) VALUES ({T0}, {number})")
+
+
+def _uids(sandbox: Sandbox, database: str) -> dict[str, int]:
+    """Returns the uids of all tables, which are all different."""
+    catalog = sandbox.engine.catalog
+    tables = catalog.tables(database, "super")
+    found = {table.name: table.uid for table in tables} | {
+        child.name: child.uid for table in tables for child in catalog.children(table.uid)}
+    assert len({*found.values()}) == len(found)
+    return found
+
+
+def test_child_tables_that_go_before_a_restore_goes_on_come_back_among_the_others(tmp_path: Path) -> None:
+    """With their uids; what is changed then is kept."""
+    _fleet(tmp_path / "data", *(f"c{n}" for n in range(12)))
+    dump(tmp_path / "data", tmp_path / "dump")
+    data = _made(tmp_path / "new")
+    with open_sandbox(data, disableStream=True) as sandbox:
+        restore(tmp_path / "dump", sandbox)
+        before = _uids(sandbox, "d")
+        sandbox.execute("DROP TABLE d.c4")
+        restore(tmp_path / "dump", sandbox, resume=True)
+        assert _uids(sandbox, "d") == before
+        for name in ("c2", "c4", "c6"):
+            sandbox.execute(f"ALTER TABLE d.{name} SET TAG a = 99")
+    with open_sandbox(data) as sandbox:
+        assert table(sandbox, "SELECT DISTINCT tbname FROM d.m0 WHERE a = 99 ORDER BY 1").to_pylist() == [
+            {"tbname": name} for name in ("c2", "c4", "c6")]
+
+
+@pytest.mark.parametrize("there", ["an older dump", "tables without an origin", "a dump of others"])
+def test_no_uid_is_given_twice_where_another_dump_was_restored_before(tmp_path: Path, there: str) -> None:
+    """--resume brings what lacks into a database that has other child tables; they have uids of their own."""
+    _fleet(tmp_path / "data", "c0", "c1", "c2")
+    data = tmp_path / "new"
+    if there == "an older dump":
+        dump(tmp_path / "data", tmp_path / "older")
+    elif there == "a dump of others":
+        _fleet(tmp_path / "others", "o0", "o1", "o2")
+        dump(tmp_path / "others", tmp_path / "older")
+    else:
+        _fleet(data, "c1", "c0")
+        with open_sandbox(data) as sandbox:
+            sandbox.execute("DROP TABLE d.c1")
+            sandbox.execute("DROP TABLE d.c0")
+    if there != "tables without an origin":
+        with open_sandbox(_made(data), disableStream=True) as sandbox:
+            restore(tmp_path / "older", sandbox)
+    _fleet(tmp_path / "data", *(f"n{n}" for n in range(8)))
+    dump(tmp_path / "data", tmp_path / "dump")
+    with open_sandbox(data, disableStream=True) as sandbox:
+        before = _uids(sandbox, "d")
+        for _ in range(2):
+            if there != "a dump of others":
+                restore(tmp_path / "dump", sandbox, resume=True)
+            else:
+                with pytest.raises(CorruptionError, match="no other client"):
+                    restore(tmp_path / "dump", sandbox, resume=True)
+            assert before.items() <= _uids(sandbox, "d").items()
+
+
+def test_a_database_without_child_tables_that_was_restored_and_dumped_again_has_streams(tmp_path: Path) -> None:
+    """Whatever uids it had: child tables that come are called by theirs."""
+    _fleet(tmp_path / "data", "c0", "c1")
+    dump(tmp_path / "data", tmp_path / "dump")
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        sandbox.engine.catalog.skip_ids(5_000)
+        restore(tmp_path / "dump", sandbox, {"d": "e"})
+        for name in ("c0", "c1"):
+            sandbox.execute(f"DROP TABLE e.{name}")
+    dump(tmp_path / "new", tmp_path / "empty")
+    with open_sandbox(_made(tmp_path / "again"), disableStream=True) as sandbox:
+        restore(tmp_path / "empty", sandbox)
+    with open_sandbox(tmp_path / "again") as sandbox:
+        sandbox.execute("CREATE STREAM s TRIGGER AT_ONCE INTO e.o AS SELECT _wstart ts, count(*) n FROM e.m0 "
+                        "PARTITION BY tbname INTERVAL(1m)")
+        sandbox.execute(f"INSERT INTO e.c USING e.m0 TAGS (1) VALUES ({T0}, 1)")
+        uid = _uids(sandbox, "e")["c"]
+        name = hashlib.md5(f"d.o,{uid}".encode(), usedforsecurity=False).hexdigest()
+        assert table(sandbox, "SELECT tbname, n FROM e.o").to_pylist() == [{"tbname": f"t_{name}", "n": 1}]
+
+
+@pytest.mark.parametrize(("uids", "shift"), [
+    ((-5, 3000), 0), ((3000, 1000), 0), ((1, 1 << 60), 0), ((1000, 1000), 0), ((1, 3000), 10**30), ((1, 3000), -10**30),
+    ((1, 3000), 1),
+])
+def test_uids_that_no_catalog_has_given_are_refused(tmp_path: Path, uids: tuple[int, int], shift: int) -> None:
+    """In the manifest, or in lists of child tables."""
+    _fleet(tmp_path / "data", "c0", "c1", "c2")
+    manifest = dump(tmp_path / "data", tmp_path / "dump")
+    (database,) = manifest.databases
+    forged = replace(manifest, databases=(replace(database, uids=uids, origin=RestoredFrom("x", shift)),))
+    (tmp_path / "dump" / MANIFEST).write_bytes(forged.encode())
+    with (open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox,
+          pytest.raises(CorruptionError, match="the dump is damaged: dump again")):
+        restore(tmp_path / "dump", sandbox)
 
 
 def test_rows_of_a_stream_that_was_created_long_ago_are_from_no_future(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import lmdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
@@ -18,7 +19,7 @@ from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
 from penstock.mnode.catalog.catalog_store import CHILDREN, FIRST_UID
 from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
-from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue, View
+from penstock.sql.schema import ChildTable, Column, DatabaseOptions, RestoredFrom, Table, TagValue, View
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
 NOW = 1_700_000_000_000
@@ -276,6 +277,34 @@ def test_an_entry_of_many_children_gives_them_again(
     for some in (children, children[1:] or children):
         key = codec.key(7, children[0].uid)
         assert codec.children_of_batch(key, codec.unseal(codec.sealed_batch(key, some))) == some
+
+
+@settings(max_examples=30)
+@given(order=st.permutations(range(12)), cuts=st.sets(st.integers(1, 11)), later=st.booleans())
+def test_children_may_be_older_than_those_that_are_there(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], cuts: set[int], later: bool
+) -> None:
+    """Whichever of the reserved uids come first, each is found by its own; others come behind them meanwhile."""
+    path = tmp_path_factory.mktemp("catalog")
+    catalog = Catalog(path / "catalog")
+    table = meters(catalog)
+    origin = catalog.schema.set_origin("d", RestoredFrom("c", 0), (5, 16))
+    assert origin == RestoredFrom("c", FIRST_UID + 1 - 5, (FIRST_UID + 1, FIRST_UID + 12))
+    for first, behind in pairwise([0, *sorted(cuts), 12]):
+        places = sorted(order[first:behind])
+        catalog.schema.add_children(table.uid, [f"m{place}" for place in places], [[None] * len(places)] * 2, NOW,
+                                    uids=[FIRST_UID + 1 + place for place in places])
+        if later:
+            catalog.schema.create_children(table.uid, [(f"later{first}", (None, None))], NOW)
+    wanted = {child.uid: child for child in catalog.children(table.uid)}
+    assert len(wanted) == 12 + later * (len(cuts) + 1)
+    for uid in wanted:
+        wanted[uid] = catalog.schema.set_tags(table.uid, uid, (str(uid), None))
+    with closing(reopened(catalog, path)) as again:
+        assert again.children(table.uid) == tuple(wanted.values())
+        again.schema.drop_children(table.uid, [*wanted][::2])
+        with closing(CatalogReader(again._store.entries)) as reader:
+            assert reader.children(table.uid) == [*wanted.values()][1::2]
 
 
 def test_children_that_share_an_entry_change_alone(catalog: Catalog, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from penstock.mnode.catalog.vnode_descriptions import Description, describe
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams import stream_removal
 from penstock.shell.main import main
+from penstock.sql.schema import RestoredFrom
 from penstock.vnode.dnode import Dnode
 
 
@@ -282,3 +283,23 @@ def test_copies_follow_the_catalog_and_are_few(tmp_path: Path) -> None:
     catalog = Catalog(paths.catalog)
     assert len(catalog.databases()) == 12
     catalog.close()
+
+
+def test_uids_stay_reserved_for_what_is_being_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a restore was interrupted, and its catalog lost: what is made before it goes on gets others."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with open_sandbox(data) as sandbox:
+        sandbox.execute("CREATE DATABASE d")
+        origin = sandbox.engine.catalog.schema.set_origin("d", RestoredFrom("c", 7), (100, 199))
+        sandbox.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        sandbox.execute("DROP TABLE d.t")
+    shutil.rmtree(data / "catalog")
+    shutil.rmtree(data / "copies")
+    assert fsck(data, capsys, "--repair")[0] == 0
+    with open_sandbox(data) as sandbox:
+        found = sandbox.engine.catalog.database("d")
+        assert found is not None
+        assert found.origin == origin
+        assert origin.uids is not None
+        assert sandbox.engine.catalog.next_id > origin.uids[1]
