@@ -151,7 +151,7 @@ class Catalog(TableIndex):
         with self._store.lock:
             if used >= self.next_id:
                 with self._store.transaction() as write:
-                    write.count_on(replace(write.counters, next_id=used + 1))
+                    write.counters = replace(write.counters, next_id=used + 1)
 
     # --- what the planner asks besides ------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Catalog(TableIndex):
             self.ingests.skip_attempts(write)
             # A vnode that was to be removed when the copy was made may have been taken by a split since.
             self.unfinished.forget_vnodes(write)
-            write.count_on(Counters(known.next_id, known.next_vgroup, known.generation + 1))
+            write.counters = Counters(known.next_id, known.next_vgroup, known.generation + 1)
             if known.users_lost:
                 write.put(META, b"users_lost", True)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -209,36 +209,26 @@ class Transaction:
     def take_ids(self, count: int = 1) -> int:
         """Returns the first of some ids that were never given."""
         first = self.counters.next_id
-        self.count_on(replace(self.counters, next_id=first + count))
+        self.counters = replace(self.counters, next_id=first + count)
         return first
 
     def take_vgroups(self, count: int) -> int:
         """Returns the first of some ids of vgroups that were never given."""
         first = self.counters.next_vgroup
-        self.count_on(replace(self.counters, next_vgroup=first + count))
+        self.counters = replace(self.counters, next_vgroup=first + count)
         return first
 
     def reserve_vgroups(self, vgroup_ids: Iterable[int]) -> None:
         """Sees to it that none of these is given again."""
         following = max(self.counters.next_vgroup, *(vgroup_id + 1 for vgroup_id in vgroup_ids))
-        self.count_on(replace(self.counters, next_vgroup=following))
-
-    def store_counters(self) -> None:
-        """Stores the counters as they are: ids may have been taken before it."""
-        for name in ("next_id", "next_vgroup"):
-            self.put(META, name.encode(), getattr(self.counters, name))
-
-    def count_on(self, counters: Counters) -> None:
-        """Sets the counters."""
-        for name in ("next_id", "next_vgroup"):
-            value = getattr(counters, name)
-            if value != getattr(self.counters, name):
-                self.put(META, name.encode(), value)
-        self.counters = counters
+        self.counters = replace(self.counters, next_vgroup=following)
 
     def end(self) -> list[EntryChange] | None:
-        """Returns all its changes if they are logged."""
-        self.put(META, b"generation", self.counters.generation)
+        """Stores the counters, also ids that were taken before; returns all its changes if they are logged."""
+        for name, value in asdict(self.counters).items():
+            data = codec.seal(value)
+            if self._transaction.get(name.encode(), db=self._stores[META]) != data:
+                self._set(META, name.encode(), data)
         return self._noted
 
     def change_memory(self) -> None:

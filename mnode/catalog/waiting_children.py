@@ -63,7 +63,6 @@ class WaitingChildren:
         waiting = sorted(self._created, key=attrgetter("super_uid"))  # of one super table they stay by age
         for super_uid, some in groupby(waiting, attrgetter("super_uid")):
             child_entries.put_children(write, super_uid, [child for created in some for child in created.tables])
-        write.store_counters()
         write.afterwards(partial(self._forget, len(self._created)))
 
     def _forget(self, stored: int) -> None:
