@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.planner.task_plans.stream_plan import RefreshPlan
-from penstock.tasks.external.emit.async_sink_writer import Backoff
+from penstock.tasks.external.emit.async_sink_writer import delay_after
 from penstock.tasks.flow.inbox import Inbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.base_task import ComputingTask
@@ -64,7 +64,6 @@ class RefreshTask(ComputingTask):
         self._failure: Exception | None = None
         self._outage = ""
         self._tries = 0
-        self._backoff = Backoff()
         self._rows_in = self._rows_out = 0
         self._restore(deployment.checkpoint_id)
 
@@ -183,7 +182,7 @@ class RefreshTask(ComputingTask):
             self._changed = None
             self._tries += 1
             self._outage = str(answer)
-            self._allowed_at = now + self._backoff.delay(self._tries)
+            self._allowed_at = now + delay_after(self._tries)
             return True
         self._tries, self._outage = 0, ""
         done = self._done(answer, took)

@@ -11,7 +11,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.planner.task_plans.stream_plan import LookupPlan
-from penstock.tasks.external.emit.async_sink_writer import Backoff, Outage
+from penstock.tasks.external.emit.async_sink_writer import Outage
 from penstock.tasks.protocol.task_status import ConnectionHealth
 
 _log = logger(__name__)
@@ -31,7 +31,7 @@ class LookupCopy:
 
     def __init__(
         self, plan: LookupPlan, connection: OpenedConnection | None, read: ReadTable, in_background: InBackground,
-        freshness_s: float, clock: Clock, wake: Callable[[], None], backoff: Backoff | None = None,
+        freshness_s: float, clock: Clock, wake: Callable[[], None],
     ) -> None:
         self._plan = plan
         self._connection = connection
@@ -40,7 +40,6 @@ class LookupCopy:
         self._freshness_s = freshness_s
         self._clock = clock
         self._wake = wake
-        self._backoff = backoff or Backoff()
         self._copy: tuple[pa.Table, float] | None = None
         self._reading = False
         self._version = 0
@@ -73,8 +72,7 @@ class LookupCopy:
         """Doesn't wait for the next try any longer."""
         outage = self.outage
         if outage is not None:
-            self.outage = Outage(outage.reason, outage.since_ms, outage.tries, self._clock.monotonic(),
-                                   self._clock.now_ms())
+            self.outage = outage.ends_now(self._clock)
 
     @property
     def next_try(self) -> float | None:
@@ -109,7 +107,8 @@ class LookupCopy:
         try:
             table = self._read(self._plan, connection)
         except PenstockError as error:
-            self._note(error)
+            where = f"connection {self._plan.connection}: " if self._plan.connection is not None else ""
+            self.outage = Outage.after(self.outage, f"{where}{error}", self._clock)
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
             _log.exception("reading %s failed", self._plan.text)
             self._failure = error
@@ -118,11 +117,3 @@ class LookupCopy:
             self.outage = None
         self._reading = False
         self._wake()
-
-    def _note(self, error: PenstockError) -> None:
-        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        tries = 1 if self.outage is None else self.outage.tries + 1
-        since_ms = now_ms if self.outage is None else self.outage.since_ms
-        delay = self._backoff.delay(tries)
-        where = f"connection {self._plan.connection}: " if self._plan.connection is not None else ""
-        self.outage = Outage(f"{where}{error}", since_ms, tries, now + delay, now_ms + round(delay * 1000))

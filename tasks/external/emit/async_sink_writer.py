@@ -18,6 +18,7 @@ from penstock.tasks.external.emit.result_events import time_text
 from penstock.tasks.external.emit.sent_record import SentRecord
 
 _log = logger(__name__)
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,9 @@ class DeadResults(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """After the n-th failure in a row the next try is `first_s` * 2^(n-1) later, at most `longest_s`."""
-
-    first_s: float = 0.5
-    longest_s: float = 30.0
-
-    def delay(self, failures: int) -> float:
-        return min(self.longest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
+def delay_after(failures: int) -> float:
+    """Returns how many seconds after so many failures in a row the next try is."""
+    return min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(failures - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +72,18 @@ class Outage:
     tries: int
     next_try: float
     next_try_ms: int
+
+    @classmethod
+    def after(cls, before: Outage | None, reason: str, clock: Clock) -> Outage:
+        """Returns what there is after another failure; `before`: after the one before it, if that was one."""
+        now_ms, tries = clock.now_ms(), 1 if before is None else before.tries + 1
+        delay = delay_after(tries)
+        return cls(reason, now_ms if before is None else before.since_ms, tries, clock.monotonic() + delay,
+                   now_ms + round(delay * 1000))
+
+    def ends_now(self, clock: Clock) -> Outage:
+        """Returns it without a wait for the next try."""
+        return replace(self, next_try=clock.monotonic(), next_try_ms=clock.now_ms())
 
     def __str__(self) -> str:
         tries = "once" if self.tries == 1 else f"{self.tries} times"
@@ -97,7 +104,6 @@ class AsyncSinkWriter:
         dead: DeadResults | None = None,
         sent: SentRecord | None = None,
         give_up_after_s: float = 0.0,
-        backoff: Backoff | None = None,
     ) -> None:
         """`open_target` takes the connection, and whether the target has taken a delivery before, also of earlier
         attempts. `wake` is called after each delivery and each failure. With `dead`, a result that is refused goes
@@ -110,7 +116,6 @@ class AsyncSinkWriter:
         self._dead = dead
         self._sent = sent
         self._give_up_after_s = give_up_after_s
-        self._backoff = backoff or Backoff()
         self._target: ExternalTarget | None = None
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -157,8 +162,7 @@ class AsyncSinkWriter:
         outage = self.outage
         if outage is not None:
             self._since = None
-            self.outage = Outage(outage.reason, outage.since_ms, outage.tries, self._clock.monotonic(),
-                                   self._clock.now_ms())
+            self.outage = outage.ends_now(self._clock)
         self._changed.set()
 
     @property
@@ -240,15 +244,11 @@ class AsyncSinkWriter:
     def _note_outage(self, error: PenstockError) -> None:
         if not isinstance(error, RowRefusedError):
             self._close_target()  # whatever state it is in
-        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        now = self._clock.monotonic()
         if self._since is None:
             self._since = now
-        before = self.outage
-        tries = 1 if before is None else before.tries + 1
-        delay = self._backoff.delay(tries)
         reason = f"connection {self._connection.name}: {error}"
-        since_ms = now_ms if before is None else before.since_ms
-        self.outage = Outage(reason, since_ms, tries, now + delay, now_ms + round(delay * 1000))
+        self.outage = Outage.after(self.outage, reason, self._clock)
         if self._dead is not None and now - self._since >= self._give_up_after_s:
             self._give_up(self._dead, self._waiting[0].rows, reason)
             self._finish_first()
