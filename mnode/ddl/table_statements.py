@@ -231,7 +231,7 @@ class TableStatements:
         # Rows go first: a child that has lost its name must not leave rows that no name leads to.
         for vgroup_id, dropped in by_vgroup.items():
             uids = tuple(child.uid for child in dropped)
-            self._storage.delete_in(vgroup_id, parent, uids, -(2**63), 2**63 - 1)
+            self._storage.vnode(vgroup_id).delete(parent.uid, uids, -(2**63), 2**63 - 1)
             self._storage.write_meta(vgroup_id, meta.drop_children(super_uid, dropped), sync=True)
         self._catalog.schema.drop_children(super_uid, [member.uid for member in members])
         self._children_changed(super_uid)

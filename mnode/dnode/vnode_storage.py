@@ -337,10 +337,6 @@ class Storage:
         for vgroup_id in vgroups_of(database, table):
             self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
 
-    def delete_in(self, vgroup_id: int, table: Table, uids: Sequence[int], first_ts: int, last_ts: int) -> None:
-        """Deletes rows of these child tables in one vnode."""
-        self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
-
     def begin_meta(self, vgroup_id: int, body: dict[str, Any]) -> BegunWrite:
         """Begins to put a META record into a vnode's WAL."""
         return self.vnode(vgroup_id).writer.begin_meta(body)
@@ -383,10 +379,6 @@ class Storage:
     def recovery(self, vgroup_id: int) -> Recovery | None:
         """Returns what opening the log of a vnode found, or None for one that cannot be used."""
         return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).recovery
-
-    def row_estimate(self, vgroup_id: int, table_uid: int) -> int:
-        """Returns an upper bound of the rows of a table in a vnode."""
-        return self.snapshot(vgroup_id, table_uid).row_count_estimate
 
     def acknowledged(self, vgroup_ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
         """Returns what each vnode has acknowledged now: (vgroup id, version) pairs. `whole_writes` gives cuts."""

@@ -265,7 +265,8 @@ class ShowStatements:
         for child in self._catalog.children(table.storage_uid):
             if child.vgroup_id in counts:
                 counts[child.vgroup_id] += 1
-        rows = [(vgroup, counts[vgroup], self._storage.row_estimate(vgroup, table.storage_uid)) for vgroup in vgroups]
+        rows = [(vgroup, counts[vgroup], self._storage.snapshot(vgroup, table.storage_uid).row_count_estimate)
+                for vgroup in vgroups]
         return rows_result((("vgroup_id", _INTEGER), ("tables", _LONG), ("rows", _LONG)), rows)
 
     # --- SHOW CREATE -------------------------------------------------------------------------------------------
