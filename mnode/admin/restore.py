@@ -348,6 +348,8 @@ class _DatabaseRestore:
                 given = [uids[place] for place in missing]
                 self._engine.children.create(table.uid, [(names[place], tags[place]) for place in missing], given)
                 self._given.update(given)
+                if len(given) == len(names):
+                    continue
             # Others get new ones: those of an earlier restore of another dump may have these.
             self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
 

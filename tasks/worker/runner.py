@@ -204,6 +204,7 @@ class StreamRunner:
         self._ready = False  # to have turns
         self._turns = 0  # in which something was done
         self._turn = 0
+        self._turn_begun = float("-inf")
         self._goes_on = False  # its turn was cut short: others may be waiting
         self._gathers = False
         self._leaving = False
@@ -309,8 +310,11 @@ class StreamRunner:
         self._driver = threading.get_ident()
         if not self._status_wanted:
             self._stirred = True
-        if not self._goes_on:
+        now = self._clock.monotonic()
+        # What comes from elsewhere may keep tasks busy without end: their own rows don't wait for that.
+        if not self._goes_on or now - self._turn_begun > self._threads.bound_s(self._seat):
             self._turn += 1
+            self._turn_begun = now
             self._gathers = self._threads.gathering_s(self._seat) > 0.0
         self._goes_on = False
         try:

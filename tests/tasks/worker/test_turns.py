@@ -86,6 +86,81 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(
     assert not owed
 
 
+PLACES = st.integers(0, SEATS - 1)
+ONE_THREAD = st.lists(st.one_of(
+    st.tuples(st.just("wake"), PLACES, st.booleans()),
+    st.tuples(st.just("turn"), st.sampled_from([0.0, 0.001, 0.005, 0.05]), st.lists(st.tuples(PLACES, st.booleans()),
+                                                                                  max_size=2),
+              st.sampled_from(["cut", "cut", "woken", "soon", "late", "past"])),
+    st.tuples(st.just("pass"), st.sampled_from([0.001, 0.01, 0.1])),
+), min_size=30, max_size=60)
+
+
+@given(steps=ONE_THREAD, gathers=st.booleans(),
+       bounds=st.lists(st.sampled_from([None, None, 0.0, 0.1]), min_size=SEATS, max_size=SEATS))
+def test_whoever_is_woken_in_a_turn_that_is_cut_short_has_another_one_behind_its_rest(
+    steps: list[tuple[object, ...]], gathers: bool, bounds: list[float | None]
+) -> None:
+    """While it waits for that, the thread rests for no longer than rows may gather, and not at all if it is called at
+    once: what keeps it waiting otherwise are turns."""
+    queue = TurnQueue(Gathering(0.0 if gathers else 1.0, 0.02))
+    queue.gathering.seconds = 0.02 if gathers else 0.0
+    seats = [queue.seat(never, bound) for bound in bounds]
+    now = 0.0
+    goes_on = [False] * SEATS  # its turn was cut short
+    rested: dict[int, float] = {}  # by seat that was woken, how long the thread has rested since
+    at_once: set[int] = set()
+    longest = [0.0] * SEATS
+
+    def wake(place: int, prompt: bool) -> None:
+        queue.wake(seats[place], now, at_once=prompt)
+        rested.setdefault(place, 0.0)
+        if prompt:
+            at_once.add(place)
+
+    def turn(seconds: float, wakes: list[tuple[int, bool]], end: str) -> bool:
+        nonlocal now
+        seat = queue.take(now)
+        if seat is None:
+            return False
+        place, begun = seats.index(seat), now
+        if not goes_on[place]:
+            rested.pop(place, None)
+            at_once.discard(place)
+        now += seconds
+        for other, prompt in wakes:
+            wake(other, prompt)
+        goes_on[place] = end == "cut"
+        named = {"cut": begun, "woken": None, "soon": now + 0.002, "late": now + 1.0, "past": now - 1.0}
+        queue.done(seat, now, named[end], seconds)
+        return True
+
+    def rest(seconds: float) -> None:
+        nonlocal now
+        while seconds > 0.0 and not queue.waits(now):
+            due = queue.next_due()
+            passed = seconds if due is None else min(seconds, due - now)
+            for place in rested:
+                longest[place] = max(longest[place], queue.gathering.bound_s(bounds[place]))
+                rested[place] += passed
+                assert rested[place] <= (0.0 if place in at_once else longest[place] + 1e-6)
+            now = now + passed if due is None or passed < due - now else due
+            seconds -= passed
+
+    for kind, *rest_of in steps:
+        match kind, *rest_of:
+            case "wake", int(place), bool(prompt):
+                wake(place, prompt)
+            case "turn", float(seconds), list(wakes), str(end):
+                turn(seconds, wakes, end)
+            case "pass", float(seconds):
+                rest(seconds)
+    for _ in range(10 * SEATS):
+        if not turn(0.001, [], "woken"):
+            rest(0.2)
+    assert not rested
+
+
 def test_streams_gather_only_while_they_take_more_than_their_share() -> None:
     """From a fifth of a processor on they rest ever longer, up to the bound; then ever less, until not at all."""
     gathering = Gathering(0.2, 0.02)
