@@ -16,7 +16,8 @@ from penstock.common.typed_json import TypedJson
 from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord
 from penstock.sql.schema import RestoredFrom, UserFunction, View
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+_READ = (3, FORMAT_VERSION)  # 3: of version 1.0, where `origin` and `uids` are None
 MANIFEST = "manifest.json"
 
 
@@ -160,7 +161,7 @@ class DumpManifest:
             raise CorruptionError(f"{origin} is not the manifest of a dump", hint=hint) from error
         if checksum != _checksum(body):
             raise CorruptionError(f"{origin} fails its checksum", hint=hint)
-        if version != FORMAT_VERSION:
+        if version not in _READ:
             raise CorruptionError(f"{origin} has format {version} of dumps, this version of Penstock knows "
                                   f"{FORMAT_VERSION}", hint=f"use version {wrote}")
         try:

@@ -314,6 +314,27 @@ def test_a_restore_that_was_interrupted_goes_on(
                 restore(dumped, sandbox, resume=True)
 
 
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_manifests_of_other_formats_are_refused(dumped: Path, version: int) -> None:
+    """Those of version 1.0 aren't, which say nothing of uids; the text names the version to use."""
+    document = json.loads((dumped / MANIFEST).read_bytes())
+    assert document["format"] == 4
+    document["format"] = version
+    if version == 3:
+        for part in document["dump"]:
+            if part["class"] == "DumpDatabase":
+                del part["origin"], part["uids"]
+        text = json.dumps(document["dump"], sort_keys=True, separators=(",", ":"))
+        document["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    data = json.dumps(document).encode()
+    if version in (3, 4):
+        (database,) = DumpManifest.decode(data, "it").databases
+        assert (database.uids is None) == (version == 3)
+    else:
+        with pytest.raises(CorruptionError, match=f"has format {version} of dumps, .* knows 4 .use version "):
+            DumpManifest.decode(data, "it")
+
+
 def test_rows_of_a_time_range_only(source: Path, tmp_path: Path) -> None:
     """--since is the first instant that counts, --until the first one that doesn't."""
     manifest = dump(source, tmp_path / "dump", since=str(T0 + 4000), until="2023-11-14 22:14:50Z")
