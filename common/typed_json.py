@@ -11,7 +11,7 @@ import binascii
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -45,11 +45,14 @@ class TypedJson(Generic[T]):
     and dataclasses. All fields are written; one that isn't there is given its default when it is read.
     """
 
-    def __init__(self, root: type[T], parts_of: Callable[[type], Parts | None] = parts_of_dataclass) -> None:
+    def __init__(self, root: type[T], parts_of: Callable[[type], Parts | None] = parts_of_dataclass,
+                 newer: Collection[str] = ()) -> None:
         """Raises TypeError for fields of other types, and for two classes of one name.
 
-        `parts_of` tells the fields of a class whose values are frozen, and None for others.
+        `parts_of` tells the fields of a class whose values are frozen, and None for others. `newer`: fields that
+        earlier versions don't know, and that aren't written while they are None.
         """
+        self._newer = newer
         self._root = root
         self._parts_of = parts_of
         self._hints: dict[str, dict[str, Any]] = {}
@@ -73,7 +76,8 @@ class TypedJson(Generic[T]):
             if id(part) in places:
                 continue
             name = self._name_of(part)
-            body = {_CLASS: name, **{one: _plain(getattr(part, one), places) for one in self._fields[name]}}
+            body = {_CLASS: name, **{one: _plain(value, places) for one in self._fields[name]
+                                     if (value := getattr(part, one)) is not None or one not in self._newer}}
             # Equal values may be of different types, as 1 and true are: texts tell them apart.
             places[id(part)] = known.setdefault(json.dumps(body), len(parts))
             if places[id(part)] == len(parts):

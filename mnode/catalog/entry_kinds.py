@@ -43,7 +43,7 @@ def _by_name(record: Any) -> bytes:
     return name.encode()
 
 
-DATABASE = EntryKind(stores.DATABASES, TypedJson(Database), _by_name, attrgetter("vgroup_ids"))
+DATABASE = EntryKind(stores.DATABASES, TypedJson(Database, newer=("origin",)), _by_name, attrgetter("vgroup_ids"))
 VIEW = EntryKind(stores.VIEWS, TypedJson(View), lambda view: key(view.uid), attrgetter("uid"))
 STREAM = EntryKind(stores.STREAMS, TypedJson(StreamRecord), _by_id, attrgetter("id"))
 INGEST = EntryKind(stores.INGESTS, TypedJson(IngestRecord), _by_id, attrgetter("id"))

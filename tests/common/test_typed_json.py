@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from kits.streams.stream_kit import Catalog
 
 from penstock.common.typed_json import TypedJson
+from penstock.mnode.catalog.entry_kinds import DATABASE
 from penstock.mnode.coordinator.stored_plan import StoredPlan, decode, encode
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import Session
+from penstock.sql.schema import Database, DatabaseOptions, RestoredFrom, Session
 from penstock.sql.tree.statements import CreateStream
 
 
@@ -100,6 +101,15 @@ def test_anything_else_is_refused(data: Any, told: str) -> None:
 def test_a_field_that_came_later_has_its_default() -> None:
     """So what was written by a version that didn't know it can be read."""
     assert JSON.decode([{"class": "Tree", "kind": 1}]) == Tree(1)
+
+
+def test_what_earlier_versions_do_not_know_is_written_where_it_is_said() -> None:
+    """A database that isn't restored is readable for version 1.0, whose databases had these fields."""
+    database = Database("d", DatabaseOptions(), (2, 3), 1)
+    restored = replace(database, origin=RestoredFrom("c", 7))
+    assert DATABASE.json.encode(database)[-1].keys() == {
+        "class", "name", "options", "vgroup_ids", "create_time_ms", "cut_shares"}
+    assert [DATABASE.json.decode(DATABASE.json.encode(one)) for one in (database, restored)] == [database, restored]
 
 
 def test_fields_that_cannot_be_written_are_refused_at_once() -> None:
