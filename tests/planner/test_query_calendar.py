@@ -115,6 +115,7 @@ def test_calendar_windows(
 
 @settings(max_examples=times(6, 150), deadline=None)
 @given(INSTANTS, PRECISIONS, st.sampled_from(ZONES), st.sampled_from([1, 2]))
+@example(1_325_239_200, "ms", "Pacific/Apia", 1)
 def test_sliding_months(
     connection: duckdb.DuckDBPyConnection, seconds: int, precision: Precision, zone: str, months: int
 ) -> None:
@@ -122,6 +123,7 @@ def test_sliding_months(
     unit = UNITS_PER_SECOND[precision]
     today = local_day(seconds, zone)
     days = (today - timedelta(days=back) for back in range(70))
+    days = (day for day in days if local_day(midnight(day, zone), zone) == day)  # Samoa had no 30 December 2011
     expected = {(midnight(day, zone) * unit, midnight(months_later(day, months), zone) * unit) for day in days}
     ts = seconds * unit + unit - 1
     got = loaded({seconds}, precision, zone, connection).query(
