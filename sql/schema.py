@@ -108,6 +108,16 @@ class Database:
     def precision(self) -> Precision:
         return self.options.precision
 
+    @property
+    def home(self) -> str:
+        """By which database's name streams call child tables here."""
+        return self.name if self.origin is None else self.origin.name
+
+    @property
+    def uid_shift(self) -> int:
+        """How much lower the uids of child tables are by which streams call the tables of these groups."""
+        return 0 if self.origin is None else self.origin.shift
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

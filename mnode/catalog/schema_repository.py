@@ -10,6 +10,7 @@ from itertools import repeat
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
 from penstock.common.placement import Cut, owners, places
@@ -212,27 +213,28 @@ class SchemaRepository:
             if len(tags) != len(parent.tags):
                 raise InternalError(f"{len(tags)} tag values for {len(parent.tags)} tags of {parent.name}")
             if uids is None and self._waiting.may_wait(len(names)):
-                created = self._created(parent, _counted(self._store.take_ids(len(names)), names), names, tags, now_ms)
+                new = _counted(self._store.take_ids(len(names)), len(names))
+                created = self._created(parent, new, names, tags, now_ms)
                 self._index.remember_children(parent, created.tables)
                 self._waiting.add(created)
             else:
                 with self._store.transaction() as write:
                     if uids is None:
-                        uids = _counted(write.take_ids(len(names)), names)
-                        created = self._created(parent, uids, names, tags, now_ms)
+                        new = _counted(write.take_ids(len(names)), len(names))
+                        created = self._created(parent, new, names, tags, now_ms)
                         child_entries.add_children(write, created)
                     else:
-                        created = self._created(parent, uids, names, tags, now_ms)
+                        created = self._created(parent, np.array(uids, np.uint64), names, tags, now_ms)
                         child_entries.insert_children(write, super_uid, created.tables)
                     write.afterwards(lambda: self._index.remember_children(parent, created.tables))
         return created
 
-    def _created(self, parent: Table, uids: Sequence[int], names: Sequence[str], tags: Sequence[Sequence[TagValue]],
-                 now_ms: int) -> CreatedChildren:
+    def _created(self, parent: Table, uids: npt.NDArray[np.uint64], names: Sequence[str],
+                 tags: Sequence[Sequence[TagValue]], now_ms: int) -> CreatedChildren:
         vgroup_ids = stable_vgroups(self._require_database(parent.database), names)
         rows = zip(*tags, strict=True) if tags else repeat(())
-        tables = child_tables(uids, names, vgroup_ids, rows, repeat(now_ms), parent.uid)
-        return CreatedChildren(parent.uid, np.array(uids, np.uint64), names, vgroup_ids, tags, now_ms, tables)
+        tables = child_tables(uids.tolist(), names, vgroup_ids, rows, repeat(now_ms), parent.uid)
+        return CreatedChildren(parent.uid, uids, names, vgroup_ids, tags, now_ms, tables)
 
     def take_in(self, super_uid: int, children: Sequence[ChildTable]) -> None:
         """Stores child tables that have their uids already; those of them whose names are taken are left out.
@@ -403,8 +405,8 @@ class SchemaRepository:
         return AlreadyExistsError(f"{kind} {database}.{name} already exists", code=_TABLE_EXISTS)
 
 
-def _counted(first: int, names: Sequence[str]) -> range:
-    return range(first, first + len(names))
+def _counted(first: int, count: int) -> npt.NDArray[np.uint64]:
+    return np.arange(first, first + count, dtype=np.uint64)
 
 
 def _store_database(write: Transaction, database: Database) -> None:

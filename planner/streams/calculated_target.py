@@ -62,7 +62,7 @@ def fired_target(stream: StreamContext, projections: Projections) -> tuple[Targe
         database.name, name.name, columns, tags, child, made, 0 if existing is None else existing.uid,
         existing is None and bool(name.name),
         tag_problem=None if problem is None else SqlExpr(problem, VARCHAR), exact_child=True,
-        home=None if database.origin is None else database.origin.name, uid_shift=stream.uid_shift,
+        home=database.home, uid_shift=stream.uid_shift,
     ), tuple(value for _, value in projections)
 
 

@@ -85,7 +85,7 @@ class StreamContext:
         database = catalog.database(self.table.database)
         assert database is not None
         self.precision: Precision = database.precision
-        self.uid_shift = 0 if database.origin is None else database.origin.shift
+        self.uid_shift = database.uid_shift
         self.keys: list[PartitionKey] = []
         self.constants: list[RelColumn] = []
         self.condition: SqlExpr | None = None

@@ -91,7 +91,7 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     return BoundTarget(
         Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None,
                checks_results=not fit, tag_problem=tag_problem,
-               home=None if known.origin is None else known.origin.name, uid_shift=stream.uid_shift), tuple(values))
+               home=known.home, uid_shift=stream.uid_shift), tuple(values))
 
 
 def _new_columns(
